@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from parley.agents.definition import AgentDefinition
 from parley.python import parley_command
+from parley_client.agent_program import AgentProgram
+from parley_client.cli.commands.run import check_definition
+from parley_client.cli.program import build_parser, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -21,6 +29,52 @@ def test_the_command_is_called_as_a_clone_has_it(page):
         if all(line.startswith("parley ") for line in block.splitlines()[1:-1]):
             continue  # the list of commands
         assert not _TYPED.search(block), "in a clone it is .venv/bin/parley"
+
+
+def _commands_of(page):
+    """The arguments of each `parley` in a page, in blocks and in the text."""
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"^\$ (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text):
+        words = shlex.split(line.replace("#", " #"), comments=True) if line.startswith(".venv/bin/") else []
+        if words[:1] == [".venv/bin/parley"]:
+            yield words[1:]
+
+
+def test_commands_of_the_guide_have_arguments_that_parley_takes(tmp_path, monkeypatch):
+    commands = list(_commands_of(ROOT / "docs" / "your-agent.md"))
+    assert {"new", "run", "talk", "say", "gateway", "voices"} <= {words[0] for words in commands}
+    monkeypatch.chdir(tmp_path)
+    assert main(commands[0]) == 0, "it writes the files of the other commands"
+    for words in commands:
+        args = build_parser().parse_args(words)
+        file = getattr(args, "file", None)
+        assert file is None or file.is_file()
+
+
+def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "your-agent.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "restaurant.py").write_text(program)
+    loaded = AgentProgram(tmp_path / "restaurant.py").load()
+    check_definition(loaded.name, loaded.fields)
+    (reserve_table,) = loaded.functions
+    assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "people": 4}
+    (definition,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    check_definition("restaurant", tomllib.loads(definition))
+
+
+def test_fields_in_the_guide_are_those_of_a_definition():
+    text = (ROOT / "docs" / "your-agent.md").read_text(encoding="utf-8")
+    table = text.partition("| field of `Agent(...)` |")[2].partition("\n\n")[0]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    fields = {field.name for field in msgspec.structs.fields(AgentDefinition)}
+    assert named - {"name"} <= fields
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,12 @@ def test_agent_may_name_itself(load):
     assert load(MINIMAL.replace("Agent(", "Agent(name='tea-2', ")).load().name == "tea-2"
 
 
+@pytest.mark.parametrize(("given", "found"), [("key", "{}/key"), ("/etc/key", "/etc/key"), ("", "")])
+def test_key_file_of_the_model_is_beside_the_agents_file(load, tmp_path, given, found):
+    program = load(MINIMAL.replace("Agent(", f"Agent(model={{'key_file': {given!r}}}, "))
+    assert program.load().fields["model"] == {"key_file": found.format(tmp_path)}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
