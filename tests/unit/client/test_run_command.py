@@ -1,0 +1,157 @@
+"""``parley run`` from its arguments to its end, with servers that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from parley_client.cli import own_agent
+from parley_client.cli.commands import run
+from parley_client.cli.program import main
+from parley_client.errors import ClientError
+
+TEA = """
+from parley_client import Agent, tool
+agent = Agent(instructions='Sell tea.')
+
+@tool
+def get_price(tea: str) -> int:
+    '''Get a price.'''
+    return 3
+"""
+
+
+class Machine:
+    """What the command finds here, and what it does."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.source = folder, folder / "tea.py"
+        self.source.write_text(TEA)
+        self.started, self.asked, self.listening = [], [], set()
+        self.during = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        """What happens once the agent is served."""
+        self.refusal = None
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        monkeypatch.setattr(run, "NOTES", folder / "notes")
+        monkeypatch.setattr(run, "CHECKOUT", folder)
+        monkeypatch.setattr(run, "_listens", lambda server: server in self.listening)
+        monkeypatch.setattr(run, "own_server", self.own_server)
+        monkeypatch.setattr(run, "serve_page", self.serve_page)
+        monkeypatch.setattr(run, "default_profile", lambda: "open")
+        monkeypatch.setattr(own_agent, "wait_until_served", self.wait_until_served)
+        monkeypatch.setattr(own_agent.OwnAgent, "follow", self.follow)
+        monkeypatch.delenv(run.FOLDER_VARIABLE, raising=False)
+
+    def note(self, port, **more):
+        """A launcher's note about a server."""
+        launcher = {"launcher": os.getpid(), "launcher_started": psutil.Process().create_time()}
+        file = self.folder / "notes" / "default" / "server.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({**launcher, "endpoints": f"ready grpc=127.0.0.1:{port}", **more}))
+
+    @contextmanager
+    def own_server(self, _console, _name, **options):
+        self.started.append(options)
+        yield SimpleNamespace(endpoints=SimpleNamespace(grpc="127.0.0.1:5"))
+
+    @asynccontextmanager
+    async def serve_page(self, server):
+        yield f"http://page-of-{server}"
+
+    async def wait_until_served(self, server, name, _tools, **_options):
+        found = list(self.folder.rglob(f"{name}.toml"))
+        self.asked.append((server, found[0].parent))
+        if self.refusal:
+            raise self.refusal
+
+    async def follow(self):
+        self.during()
+        await asyncio.Event().wait()
+
+    def run(self, *arguments):
+        status = main(["run", str(self.source), *arguments])
+        assert list(self.folder.rglob("*.toml")) == [], "the definition is gone"
+        return status
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_command_starts_a_server_where_none_runs_and_ends_with_a_signal(machine, capsys, number):
+    machine.during = lambda: os.kill(os.getpid(), number)
+    assert machine.run("--profile", "tiny") == 0
+    (options,) = machine.started
+    folder = machine.folder / "notes" / "run" / "agents"
+    assert options["environment"] == {"PARLEY_VOICE_AGENT_AGENTS": str(folder)}
+    assert options["profile"] == "tiny"
+    assert machine.asked == [("127.0.0.1:5", folder)]
+    said = capsys.readouterr().out
+    assert "The agent tea is served, with 1 function; Ctrl-C ends it." in said
+    assert "talk --server 127.0.0.1:5 --agent tea" in said
+    assert "http://page-of-127.0.0.1:5/?agent=tea" in said
+
+
+def test_command_uses_the_folder_that_the_launcher_of_a_running_server_has_noted(machine, capsys):
+    machine.listening.add("127.0.0.1:8001")
+    folder = machine.folder / "watched"
+    machine.note(8001, agents=str(folder))
+    assert machine.run() == 0
+    assert (machine.started, machine.asked) == ([], [("127.0.0.1:8001", folder)])
+    assert "http://127.0.0.1:8080/?agent=tea while" in capsys.readouterr().out
+
+
+def test_folder_of_the_command_wins(machine):
+    machine.note(9001, agents="/elsewhere")
+    folder = machine.folder / "mine"
+    assert machine.run("--server", "127.0.0.1:9001", "--agents", str(folder)) == 0
+    assert machine.asked == [("127.0.0.1:9001", folder)]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_server_without_a_launcher_has_the_folder_of_the_environment_or_the_usual_one(
+    machine, monkeypatch, named
+):
+    usual, other = machine.folder / "agents", machine.folder / "other"
+    usual.mkdir()
+    if named:
+        monkeypatch.setenv("PARLEY_VOICE_AGENT_AGENTS", str(other))
+    assert machine.run("--server", "127.0.0.1:9001") == 0
+    assert machine.asked == [("127.0.0.1:9001", other if named else usual)]
+
+
+def test_server_that_looks_in_no_folder_is_refused(machine, capsys):
+    machine.note(9001, agents="")
+    assert machine.run("--server", "127.0.0.1:9001") == 2
+    assert "name it with --agents FOLDER" in capsys.readouterr().err
+
+
+def test_server_that_does_not_take_the_agent_is_an_error_with_advice(machine, capsys):
+    machine.refusal = ClientError("127.0.0.1:9001 does not serve the agent tea after 20 s: no agent 'tea'")
+    assert machine.run("--server", "127.0.0.1:9001", "--agents", str(machine.folder / "mine")) == 1
+    said = capsys.readouterr().err
+    assert "no agent 'tea'. The definition is in" in said
+    assert "Its log says which definitions it has refused" in said
+
+
+def test_profile_is_refused_for_a_server_that_runs(machine, capsys):
+    machine.listening.add("127.0.0.1:8001")
+    assert machine.run("--profile", "tiny") == 2
+    assert "--profile is for a server that is started" in capsys.readouterr().err
+
+
+def test_server_that_still_loads_is_waited_for_by_the_user(machine, capsys):
+    machine.note(8001)
+    assert machine.run() == 1
+    assert "the server at 127.0.0.1:8001 is loading; try again in a while" in capsys.readouterr().err
