@@ -9,11 +9,11 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,6 +30,9 @@ from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, no
 from parley_client.cli.own_server import default_profile, own_server, profile_name
 from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import ClientError, ToolDefinitionError, UsageError
+
+if TYPE_CHECKING:
+    from parley_client.cli.own_agent import OwnAgent
 
 EXAMPLES = """\
   parley run restaurant.py         serve it on the server of this machine, or start one
@@ -77,29 +80,40 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ClientError: the file does not define an agent, or no server takes it.
     """
-    if importlib.util.find_spec("mcp") is None:
-        raise UsageError(_NEEDS)
-    sys.dont_write_bytecode = True  # bytecode of a file that was changed within the same second would be used
-    program = AgentProgram(args.file)
-    loaded = program.load()
-    check_definition(loaded.name, loaded.fields)
+    program, loaded = load_agent(args.file)
     if args.server or _is_there(DEFAULT_SERVER):
         server = args.server or DEFAULT_SERVER
         if args.profile:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
-        place = _Place(server, args.agents or _folder_of(server), read_tls_options(args))
+        place = Place(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
     folder = (args.agents or NOTES / "run" / "agents").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
-        place = _Place(own.endpoints.grpc, folder, is_own=True)
+        place = Place(own.endpoints.grpc, folder, is_own=True)
         return run_to_end(_serve(program, loaded, place, console))
 
 
+def load_agent(file: Path) -> tuple[AgentProgram, LoadedAgent]:
+    """An agent whose definition the server can read.
+
+    Raises:
+        UsageError: the packages that serve its functions are not installed.
+        ToolDefinitionError: the file does not define such an agent.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError(_NEEDS)
+    sys.dont_write_bytecode = True  # bytecode of a file that was changed within the same second would be used
+    program = AgentProgram(file)
+    loaded = program.load()
+    check_definition(loaded.name, loaded.fields)
+    return program, loaded
+
+
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A server, and where it looks for agents."""
 
     server: str
@@ -125,15 +139,21 @@ def check_definition(name: str, fields: Mapping[str, Any]) -> None:
             raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
 
 
-async def _serve(program: AgentProgram, loaded: LoadedAgent, place: _Place, console: Console) -> int:
+@asynccontextmanager
+async def serving_agent(
+    program: AgentProgram, loaded: LoadedAgent, place: Place, console: Console
+) -> AsyncIterator[OwnAgent]:
+    """Serve an agent as long as the block runs, which begins when calls may choose it.
+
+    Raises:
+        ClientError: its definition or its functions cannot be used, or the server does not take it.
+    """
     from parley_client.cli.own_agent import OwnAgent, wait_until_served  # noqa: PLC0415 - takes half a second
     from parley_client.tool_server import ToolServer  # noqa: PLC0415 - an optional extra
 
-    with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
-        async with AsyncExitStack() as stack:
-            tools = ToolServer()
-            await stack.enter_async_context(tools.serving())
-            entry = stack.enter_context(Registration(place.folder, loaded.name))
+    tools = ToolServer()
+    async with tools.serving():
+        with Registration(place.folder, loaded.name) as entry:
             agent = OwnAgent(program, tools, entry, check_definition, console)
             agent.publish(loaded)
             called = tools if loaded.functions else None
@@ -141,6 +161,13 @@ async def _serve(program: AgentProgram, loaded: LoadedAgent, place: _Place, cons
                 await wait_until_served(place.server, loaded.name, called, tls=place.tls)
             except ClientError as error:
                 raise ClientError(f"{error}. {_advice(place.folder)}") from error
+            yield agent
+
+
+async def _serve(program: AgentProgram, loaded: LoadedAgent, place: Place, console: Console) -> int:
+    with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
+        async with AsyncExitStack() as stack:
+            agent = await stack.enter_async_context(serving_agent(program, loaded, place, console))
             page = await stack.enter_async_context(serve_page(place.server)) if place.is_own else None
             console.print(_invitation(loaded, place.server, page))
             await agent.follow()
@@ -189,7 +216,7 @@ def _listens(server: str) -> bool:
     return True
 
 
-def _folder_of(server: str) -> Path:
+def folder_of(server: str) -> Path:
     """Where a running server looks for agents.
 
     Raises:
