@@ -95,6 +95,13 @@ class Registration:
             self._lock = -1
 
 
+def remove_left(folder: Path) -> None:
+    """Remove the files of programs that were killed: their functions are out of order for ever."""
+    for file in folder.glob("*.toml"):
+        with suppress(OSError, ClientError), Registration(folder, file.stem):
+            pass
+
+
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from parley_client.agent_registration import MARK, Registration, to_toml
+from parley_client.agent_registration import MARK, Registration, remove_left, to_toml
 from parley_client.errors import ClientError
 
 FIELDS = {"instructions": "You sell tea."}
@@ -98,6 +98,15 @@ def test_file_of_a_killed_program_is_replaced(tmp_path):
         place.write(FIELDS)
         assert place.file.read_text() == MARK + to_toml(FIELDS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_remove_left_leaves_files_that_are_served_or_the_operators(tmp_path):
+    (tmp_path / "own.toml").write_text('instructions = "Mine."\n')
+    (tmp_path / "killed.toml").write_text(MARK)
+    with Registration(tmp_path, "served") as place:
+        place.write(FIELDS)
+        remove_left(tmp_path)
+        assert sorted(file.name for file in tmp_path.iterdir()) == [".served.lock", "own.toml", "served.toml"]
 
 
 def test_folder_that_cannot_be_written_to_is_an_error(tmp_path):

@@ -21,7 +21,7 @@ from rich.markup import escape
 from parley.agents.reader import AgentFileError, read_agent
 from parley.tls import TlsOptions
 from parley_client.agent_program import AgentProgram, LoadedAgent
-from parley_client.agent_registration import Registration, to_toml
+from parley_client.agent_registration import Registration, remove_left, to_toml
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
@@ -89,6 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return run_to_end(_serve(program, loaded, place, console))
     folder = (args.agents or NOTES / "run" / "agents").absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    remove_left(folder)
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
