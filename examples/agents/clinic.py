@@ -38,7 +38,7 @@ _appointments: dict[str, dt.datetime] = {}
 def book_appointment(
     name: Annotated[str, "The patient's full name."],
     day: Annotated[str, "The day in the caller's words."],
-    time: Annotated[str, "The time in the caller's words, such as half past nine."],
+    time: Annotated[str, "The time in the caller's words."],
 ) -> dict[str, str]:
     """Book an appointment with the doctor."""
     begins = _begin(day, time)

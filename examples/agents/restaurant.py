@@ -18,7 +18,7 @@ agent = Agent(
     instructions=(
         "You are Sofia, who answers the phone at the restaurant Da Marco. Answer in one short sentence. The "
         "restaurant is open every day from 5 pm to 11 pm, at 12 Mill Street. Parking is free in the yard "
-        "behind it. There are vegetarian dishes, and dogs are welcome."
+        "behind it. There are vegetarian dishes, and dogs are welcome. You do not know any prices."
     ),
     greeting="Good evening, this is Da Marco. What can I do for you?",
     phrases=["Da Marco", "Sofia", "reservation"],
@@ -55,7 +55,7 @@ _reservations: dict[int, Reservation] = {}
 @tool
 def reserve_table(
     people: Annotated[int, "Number of guests."],
-    time: Annotated[str, "The time in the caller's words, such as half past seven."],
+    time: Annotated[str, "The time in the caller's words."],
     day: Annotated[str, "The day in the caller's words."] = "today",
 ) -> dict[str, str | int]:
     """Reserve a table in the restaurant."""
