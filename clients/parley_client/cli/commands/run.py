@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         server = args.server or DEFAULT_SERVER
         if args.profile:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
-        place = Place(server, args.agents or folder_of(server), read_tls_options(args))
+        place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
     folder = (args.agents or NOTES / "run" / "agents").absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
-        place = Place(own.endpoints.grpc, folder, is_own=True)
+        place = ServingPlace(own.endpoints.grpc, folder, is_own=True)
         return run_to_end(_serve(program, loaded, place, console))
 
 
@@ -114,7 +114,7 @@ def load_agent(file: Path) -> tuple[AgentProgram, LoadedAgent]:
 
 
 @dataclass(frozen=True)
-class Place:
+class ServingPlace:
     """A server, and where it looks for agents."""
 
     server: str
@@ -142,7 +142,7 @@ def check_definition(name: str, fields: Mapping[str, Any]) -> None:
 
 @asynccontextmanager
 async def serving_agent(
-    program: AgentProgram, loaded: LoadedAgent, place: Place, console: Console
+    program: AgentProgram, loaded: LoadedAgent, place: ServingPlace, console: Console
 ) -> AsyncIterator[OwnAgent]:
     """Serve an agent as long as the block runs, which begins when calls may choose it.
 
@@ -165,7 +165,7 @@ async def serving_agent(
             yield agent
 
 
-async def _serve(program: AgentProgram, loaded: LoadedAgent, place: Place, console: Console) -> int:
+async def _serve(program: AgentProgram, loaded: LoadedAgent, place: ServingPlace, console: Console) -> int:
     with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
         async with AsyncExitStack() as stack:
             agent = await stack.enter_async_context(serving_agent(program, loaded, place, console))
