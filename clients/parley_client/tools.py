@@ -288,10 +288,10 @@ class ToolTable:
         """For the language model."""
         return [entry.definition for entry in self._entries.values()]
 
-    @property
-    def longest_timeout_s(self) -> float:
-        """The longest time limit of the tools (seconds); without tools that of a call."""
-        return max((entry.timeout_s for entry in self._entries.values()), default=DEFAULT_TIMEOUT_S)
+    def longest_timeout_s(self, mode: str) -> float:
+        """The longest time limit of the tools of a mode (seconds); 0: there is none."""
+        limits = (entry.timeout_s for entry in self._entries.values() if entry.definition.mode == mode)
+        return max(limits, default=0.0)
 
     async def answer(
         self, request: ToolRequest, on_progress: Callable[[ToolResponse], None] | None = None

@@ -29,7 +29,7 @@ PARALLEL = 32
 _HOST = "127.0.0.1"
 _MARGIN_S = 1.0
 """A function's own deadline is over before the agent's for it, so that its message arrives."""
-_LONGEST_S = 120.0 - _MARGIN_S
+_LONGEST_S, _LONGEST_BACKGROUND_S = 120.0 - _MARGIN_S, 3_600.0 - _MARGIN_S
 SERVED_S = 20.0
 """A server looks at its folder every few seconds, and waits for tools some more."""
 TAKEN_S = 5.0
@@ -129,8 +129,12 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
     names = [tool.name for tool in table.definitions]
     if not names:
         return loaded.fields
-    if table.longest_timeout_s > _LONGEST_S:
-        raise ToolDefinitionError(f"a function may have a timeout_s of {_LONGEST_S:g} s at most")
+    blocking_s, background_s = map(table.longest_timeout_s, ("blocking", "background"))
+    if blocking_s > _LONGEST_S or background_s > _LONGEST_BACKGROUND_S:
+        raise ToolDefinitionError(
+            f"a function may have a timeout_s of {_LONGEST_S:g} s at most, in the background of "
+            f"{_LONGEST_BACKGROUND_S:g} s"
+        )
     given = loaded.fields.get("tools", {})
     if not isinstance(given, dict):
         raise ToolDefinitionError("Agent(tools=...) is a table as in TOML; functions are marked with @tool")
@@ -138,7 +142,9 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
         "name": loaded.name,
         "url": url,
         "tools": names,
-        "timeout_ms": round(1000 * (table.longest_timeout_s + _MARGIN_S)),
+        "timeout_ms": round(1000 * (blocking_s + _MARGIN_S)),
+        "background": [tool.name for tool in table.definitions if tool.mode == "background"],
+        "background_timeout_ms": round(1000 * (background_s + _MARGIN_S)),
     }
     tools = {
         **given,

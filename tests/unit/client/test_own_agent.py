@@ -112,6 +112,15 @@ async def test_definition_has_the_functions_as_tools_of_an_mcp_server(served):
     assert server["timeout_ms"] == 21_000, "longer than the functions' own deadlines"
 
 
+async def test_function_in_the_background_is_one_at_the_server(tmp_path):
+    served = Served(tmp_path)
+    served.source.write_text(RESTAURANT.replace("@tool(timeout_s=20.0)", "@tool(background=True)"))
+    async with served.running():
+        (server,) = served.definition["tools"]["mcp"]
+        assert server["background"] == ["cancel"]
+        assert (server["timeout_ms"], server["background_timeout_ms"]) == (11_000, 301_000)
+
+
 async def test_changed_file_is_served_under_another_address(served):
     before = served.definition
     await served.change("Take reservations", "Sell pizza", "has changed")

@@ -13,7 +13,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class DescribedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """The models, languages, voices and tools of the agent."""
 
     recognizer: str
@@ -47,8 +47,8 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the credentials may call the server's own agent, which has no name."""
 
 
-def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary | None) -> Agent:
-    return Agent(
+def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary | None) -> DescribedAgent:
+    return DescribedAgent(
         recognizer=described.recognizer,
         recognizers=described.recognizers,
         language_model=described.language_model,
@@ -66,7 +66,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """``/v1/agent`` and ``/v1/agents``."""
     router = APIRouter(tags=["sessions"])
 
-    @router.get("/v1/agent", responses=answers(200, Agent, 401, 403, 404, 429, 503))
+    @router.get("/v1/agent", responses=answers(200, DescribedAgent, 401, 403, 404, 429, 503))
     async def agent(request: Request, name: str = "") -> Response:
         """The options of sessions: languages, voices, and the names of tools that are not available.
 
