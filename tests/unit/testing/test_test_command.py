@@ -1,5 +1,6 @@
 """``parley test`` with a scripted agent in place of a server."""
 
+import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -39,6 +40,25 @@ def test_scenario_that_passes_ends_with_0(folder, capsys):
     (start,) = agent.starts
     assert (start.agent, start.output) == ("shop", "text")
     assert "1 of 1" in capsys.readouterr().out
+
+
+def test_agent_in_python_is_served_while_its_scenarios_are_held(folder, tmp_path, monkeypatch):
+    folder(PARKING)
+    program, agents = tmp_path / "shop.py", tmp_path / "agents"
+    program.write_text("from parley_client import Agent\nagent = Agent(instructions='Take orders.')\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_AGENTS", str(agents))
+    with scripted(ANSWERS) as agent:
+        assert run(agent, str(program)) == 0
+    assert {start.agent for start in agent.starts} == {"shop"}
+    assert list(agents.iterdir()) == [], "it was there, and is no more"
+
+
+def test_agents_in_python_and_toml_together_are_refused(folder, tmp_path, capsys):
+    program = tmp_path / "other.py"
+    program.write_text("from parley_client import Agent\nagent = Agent(instructions='Take orders.')\n")
+    assert main(["test", folder(PARKING), str(program)]) == 2
+    assert "one after the other" in capsys.readouterr().err
 
 
 def test_scenario_that_fails_ends_with_1_and_says_why(folder, capsys):

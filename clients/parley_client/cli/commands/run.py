@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -87,9 +87,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
         place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
-    folder = (args.agents or NOTES / "run" / "agents").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_left(folder)
+    folder = own_folder("run", args.agents)
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
@@ -97,7 +95,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return run_to_end(_serve(program, loaded, place, console))
 
 
-def load_agent(file: Path) -> tuple[AgentProgram, LoadedAgent]:
+AgentInPython: TypeAlias = tuple[AgentProgram, LoadedAgent]
+"""The file of an agent, and what it defines."""
+
+
+def load_agent(file: Path) -> AgentInPython:
     """An agent whose definition the server can read.
 
     Raises:
@@ -111,6 +113,14 @@ def load_agent(file: Path) -> tuple[AgentProgram, LoadedAgent]:
     loaded = program.load()
     check_definition(loaded.name, loaded.fields)
     return program, loaded
+
+
+def own_folder(server: str, named: Path | None = None) -> Path:
+    """The folder of agents of a server that is started under a name, without those of killed programs."""
+    folder = (named or NOTES / server / "agents").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_left(folder)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,14 @@ from parley.agents.reader import AgentFileError, read_agent
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
 from parley_client.cli.arguments import address, count, run_to_end, within
+from parley_client.cli.commands.run import (
+    AgentInPython,
+    ServingPlace,
+    folder_of,
+    load_agent,
+    own_folder,
+    serving_agent,
+)
 from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
 from parley_client.errors import UsageError
 from parley_testing.persona import ChatClient
@@ -30,12 +39,13 @@ EXAMPLES = """\
   parley test agents/restaurant.toml               the scenarios in agents/restaurant.tests.toml, as text
   parley test agents/*.toml --repeat 5 --pass-rate 0.8 --junit out/junit.xml --html out/report.html
                                                    five calls of each, of which four have to pass, for CI
+  parley test restaurant/restaurant.py             an agent in Python, with its functions
   parley test agents/restaurant.toml --speech --telephone --noise street:15 --loss 3
                                                    as speech, over a bad line
   parley test agents/restaurant.toml --server 127.0.0.1:8001 --scenario parking --show
                                                    one scenario with a running server, in detail"""
 _EPILOG = """\
-Scenarios are in NAME.tests.toml beside NAME.toml, or in files of the folder NAME.tests;
+Scenarios are in NAME.tests.toml beside NAME.toml or NAME.py, or in files of the folder NAME.tests;
 clients/parley_testing/README.md describes them. Personas and judges are models behind OpenAI's
 chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have their keys.
 
@@ -50,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("agents", nargs="+", type=Path, metavar="AGENT.toml", help="files of agents, all in one folder")
+    add(
+        "agents", nargs="+", type=Path, metavar="AGENT", help="files of agents: TOML in one folder, or Python"
+    )
     add("--scenarios", type=Path, nargs="+", metavar="PATH", help="other files or folders of scenarios")
     add(
         "--scenario",
@@ -130,13 +142,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     # A pattern such as agents/*.toml matches the scenarios, too.
     args.agents = list(dict.fromkeys(map(_agent_file, args.agents)))
     try:
-        scenarios = [one for path in args.agents for one in _scenarios_of(path, args)]
+        programs = {path: load_agent(path) for path in args.agents if path.suffix == ".py"}
+        if programs and len(programs) < len(args.agents):
+            raise UsageError("agents in Python and in TOML are tested one after the other")
+        names = {path: loaded.name for path, (_, loaded) in programs.items()}
+        scenarios = [one for path in args.agents for one in _scenarios_of(path, args, names.get(path))]
         scenarios = _chosen(scenarios, args.scenario)
         if args.list:
             for one in scenarios:
                 console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
             return 0
-        return _test(args, console, scenarios)
+        return _test(args, console, scenarios, list(programs.values()))
     except (ScenarioError, AgentFileError) as error:
         raise UsageError(str(error)) from error
 
@@ -146,14 +162,14 @@ def _agent_file(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix(_TESTS)}.toml") if path.name.endswith(_TESTS) else path
 
 
-def _scenarios_of(path: Path, args: argparse.Namespace) -> list[Scenario]:
-    """The scenarios of an agent, for sessions with it.
+def _scenarios_of(path: Path, args: argparse.Namespace, name: str | None) -> list[Scenario]:
+    """The scenarios of an agent, for sessions with it; ``name``: of one in Python.
 
     Raises:
         AgentFileError: the file does not define an agent.
         ScenarioError: there are no scenarios, or one is not valid.
     """
-    name = read_agent(path).name
+    name = name or read_agent(path).name
     beside = [path.with_suffix(_TESTS), path.with_suffix(".tests")]
     paths = args.scenarios or [one for one in beside if one.exists()]
     if not paths:
@@ -175,8 +191,12 @@ def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
     return chosen
 
 
-def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario]) -> int:
+def _test(
+    args: argparse.Namespace, console: Console, scenarios: list[Scenario], programs: list[AgentInPython]
+) -> int:
     folders = {path.resolve().parent for path in args.agents}
+    if programs:
+        folders = {folder_of(args.server) if args.server else own_folder("test")}
     if args.server is None and len(folders) > 1:
         raise UsageError("agents of several folders need --server")
     has_persona = any(one.persona for one in scenarios)
@@ -201,7 +221,23 @@ def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario])
             persona=persona,
             judge=judge,
         )
-        return run_to_end(_hold(args, console, server, plan))
+        place = ServingPlace(server, min(folders))
+        return run_to_end(_serve_and_hold(args, console, place, plan, programs))
+
+
+async def _serve_and_hold(
+    args: argparse.Namespace,
+    console: Console,
+    place: ServingPlace,
+    plan: RunPlan,
+    programs: list[AgentInPython],
+) -> int:
+    """Hold the scenarios while the agents in Python are served."""
+    calls = Console(quiet=not args.show, stderr=True)
+    async with AsyncExitStack() as stack:
+        for program, loaded in programs:
+            await stack.enter_async_context(serving_agent(program, loaded, place, calls))
+        return await _hold(args, console, place.server, plan)
 
 
 async def _hold(args: argparse.Namespace, console: Console, server: str, plan: RunPlan) -> int:
