@@ -16,6 +16,7 @@ from parley.python import parley_command
 from parley_client.agent_program import AgentProgram
 from parley_client.cli.commands.run import check_definition
 from parley_client.cli.program import build_parser, main
+from parley_testing.scenario_file import load_scenarios
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -42,13 +43,13 @@ def _commands_of(page):
 
 def test_commands_of_the_guide_have_arguments_that_parley_takes(tmp_path, monkeypatch):
     commands = list(_commands_of(ROOT / "docs" / "your-agent.md"))
-    assert {"new", "run", "talk", "say", "gateway", "voices"} <= {words[0] for words in commands}
+    assert {"new", "run", "test", "talk", "say", "gateway", "voices"} <= {words[0] for words in commands}
     monkeypatch.chdir(tmp_path)
     assert main(commands[0]) == 0, "it writes the files of the other commands"
     for words in commands:
         args = build_parser().parse_args(words)
-        file = getattr(args, "file", None)
-        assert file is None or file.is_file()
+        files = [getattr(args, "file", None), *(getattr(args, "agents", None) or [])]
+        assert all(file is None or Path(file).is_file() for file in files)
 
 
 def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
@@ -60,8 +61,11 @@ def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
     check_definition(loaded.name, loaded.fields)
     (reserve_table,) = loaded.functions
     assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "people": 4}
-    (definition,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    scenario, definition = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     check_definition("restaurant", tomllib.loads(definition))
+    (tmp_path / "restaurant.tests.toml").write_text(scenario)
+    (one,) = load_scenarios([tmp_path / "restaurant.tests.toml"], own_agent=True)
+    assert one.title == "A table for today"
 
 
 def test_fields_in_the_guide_are_those_of_a_definition():

@@ -11,6 +11,7 @@ from parley_client.agent_program import AgentProgram
 from parley_client.cli import CHECKOUT
 from parley_client.cli.commands.run import check_definition
 from parley_client.cli.program import main
+from parley_testing.scenario_file import load_scenarios
 
 EXAMPLES = CHECKOUT / "examples" / "agents"
 KINDS = ["restaurant", "clinic", "helpdesk"]
@@ -75,6 +76,15 @@ def test_example_is_a_definition_that_the_server_reads(load, kind):
     loaded = load(EXAMPLES / f"{kind}.py")
     check_definition(loaded.name, loaded.fields)
     assert 2 <= len(ToolTable(loaded.functions).definitions) <= 3, "few: a small model answers"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_example_has_ten_scenarios_of_its_own_functions(load, kind):
+    functions = {one.__name__ for one in load(EXAMPLES / f"{kind}.py").functions}
+    scenarios = load_scenarios([EXAMPLES / f"{kind}.tests.toml"], own_agent=True)
+    assert len(scenarios) == 10
+    called = {call.name for one in scenarios for act in one.exchanges for call in act.tools or ()}
+    assert called == functions
 
 
 @pytest.fixture
