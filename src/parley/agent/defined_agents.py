@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from parley.tools.toolbox import Toolbox
 
 _FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
-_TOOL = re.compile(r"(?P<kind>tool|MCP server)s?\b.*?'(?P<name>[^']*)'")
+_TOOL = re.compile(r"(?P<kind>tool|MCP server)s?\b[^']{0,16}'(?P<name>[^']*)'")
 _TOOLS_SHARE = 4
 """The part of the window that tools may take: the client's, the conversation and the answer need the rest."""
 

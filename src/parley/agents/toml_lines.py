@@ -21,7 +21,6 @@ _TOKEN = re.compile(
     r"""|[^"'#\[\]{}=\n]+""",
     re.DOTALL,
 )
-_HEADER = re.compile(r"(?P<open>\[\[?)(?P<key>.*?)\]+\s*\Z", re.DOTALL)
 
 
 def find_line(text: str, path: Path) -> int:
@@ -46,9 +45,9 @@ def _values(text: str) -> Iterator[tuple[Path, int]]:
     table: Path = ()
     counts: dict[Path, int] = {}
     for statement, line in _statements(text):
-        if header := _HEADER.match(statement):
-            table = _inside(counts, _key(header["key"]))
-            if header["open"] == "[[":
+        if statement.startswith("["):
+            table = _inside(counts, _key(statement.strip("[] \t")))
+            if statement.startswith("[["):
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
             yield table, line

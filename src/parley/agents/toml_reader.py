@@ -15,7 +15,7 @@ from parley.names import suggest_name
 ValueT = TypeVar("ValueT")
 _SYNTAX_LINE = re.compile(r" \(at line (\d+), column \d+\)\Z")
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`\Z")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`\Z", re.DOTALL)
+_UNKNOWN = "Object contains unknown field `"
 _STEP = re.compile(r"(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
@@ -50,8 +50,8 @@ def _field_error(text: str, error: msgspec.ValidationError, kind: type[object]) 
     what = describe_field_error(error, kind)
     at = _AT.search(what)
     where, what = (at["path"], what[: at.start()]) if at else ("", what)
-    if unknown := _UNKNOWN.fullmatch(what):
-        name = unknown["name"]
+    if what.startswith(_UNKNOWN) and what.endswith("`"):
+        name = what[len(_UNKNOWN) : -1]
         near = suggest_name(name, fields_at(kind, f".{where}" if where else ""))
         steps = (*field_steps(where), name)
         what = f"unknown field {name!r}{near}"
