@@ -11,7 +11,7 @@ from pathlib import Path
 from parley.agents.folder import Fingerprint, look_at, read_folder
 from parley.agents.reader import AgentFile, AgentFileError
 from parley.engines.base import ChatModel, Closable
-from parley.errors import ModelLoadingError, UnknownAgentError
+from parley.errors import ModelLoadingError, ModelUnavailableError, UnknownAgentError
 from parley.names import suggest_name
 from parley.protocol import AgentSummary
 from parley.timeouts import best_effort
@@ -146,11 +146,15 @@ class AgentRegistry:
 
         Raises:
             UnknownAgentError: there is none.
+            ModelUnavailableError: its file was found and is not taken yet. Another instance of the server may
+                serve it already.
         """
         if (agent := self._agents.get(name)) is not None:
             return agent
         if name in self._problems:
             raise UnknownAgentError(f"the file of the agent {name!r} is wrong; the server's log says how")
+        if any(path.stem == name for path in self._seen or ()):
+            raise ModelUnavailableError(f"the agent {name!r} is being read", retry_after_s=_INTERVAL_S)
         raise UnknownAgentError(f"no agent {name!r} on this server{suggest_name(name, self._agents)}")
 
     def __len__(self) -> int:

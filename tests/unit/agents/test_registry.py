@@ -10,7 +10,7 @@ import pytest
 from parley.agents import folder as folder_module
 from parley.agents import registry as registry_module
 from parley.agents.registry import AgentRegistry, ServedAgent
-from parley.errors import ModelLoadingError, UnknownAgentError
+from parley.errors import ModelLoadingError, ModelUnavailableError, UnknownAgentError
 
 
 class Part:
@@ -30,12 +30,15 @@ class Folder:
         self.path = path
         self.parts = {}
         self.refused = {}
+        self.may_open = asyncio.Event()
+        self.may_open.set()
         self.registry = AgentRegistry(path, self.open_agent)
 
     def define(self, name: str, text: str = 'instructions = "x"') -> None:
         (self.path / f"{name}.toml").write_text(text)
 
     async def open_agent(self, file):
+        await self.may_open.wait()
         if file.name in self.refused:
             raise self.refused[file.name](file)
         part = self.parts[file.name, file.definition.instructions] = Part()
@@ -45,6 +48,9 @@ class Folder:
         async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(0.005)
+
+    async def until_served(self, name: str) -> None:
+        await self.until(lambda: name in [one.name for one in self.registry.summaries])
 
     async def until_instructed(self, name: str, instructions: str) -> None:
         await self.until(lambda: self.registry.find(name).file.definition.instructions == instructions)
@@ -196,3 +202,22 @@ async def test_agent_whose_file_is_wrong_keeps_its_number(folder):
     folder.define("a", with_number("+493012345678"))
     await folder.until(lambda: folder.registry.wrong_files == 2)
     assert [one.name for one in folder.registry.summaries] == ["b"]
+
+
+async def test_agent_whose_file_was_found_is_to_be_asked_for_again_until_it_is_taken(folder):
+    await folder.registry.open()
+    folder.may_open.clear()
+    folder.define("restaurant")
+
+    def is_being_read():
+        try:
+            folder.registry.find("restaurant")
+        except ModelUnavailableError as error:
+            return error.retryable
+        except UnknownAgentError:
+            return False
+        raise AssertionError("it is not open")
+
+    await folder.until(is_being_read)
+    folder.may_open.set()
+    await folder.until_served("restaurant")
