@@ -14,15 +14,15 @@ _TAG = re.compile(
 _TAG_BEGUN = re.compile(r"<(?:/?(?P<name>[\w:]*)(?P<rest>[\s=][^<>\n]*)?|[|\uff5c][^<>\n]*)\Z")
 _MARKER = re.compile(r"\[/?(?:TOOL_CALLS?|TOOL_RESULTS?|AVAILABLE_TOOLS|INST)\]")
 _CALL = re.compile(
-    r"[A-Za-z_][\w.]{0,64}\((?=\s{0,8}(?:[A-Za-z_]\w{0,64}\s{0,8}=|[\"'{\[]|\*\*))|[A-Za-z]\w{0,64}_[\w.]{0,64}\("
-    r"|[A-Za-z_]\w{0,64}\.\w{1,64}\("
+    r"(?<![\w.])(?:[A-Za-z_][\w.]{0,64}\((?=\s{0,8}(?:[A-Za-z_]\w{0,64}\s{0,8}=|[\"'{\[]|\*\*))"
+    r"|[A-Za-z]\w{0,64}_[\w.]{0,64}\(|[A-Za-z_]\w{0,64}\.\w{1,64}\()"
 )
 _JSON = re.compile(r"\{\s*(?:[\"'}]|\w+\s*:)|\[\s*(?:\{\s*[\"']|\"[^\"\n]{0,80}\"\s*[,\]])")
 _LINE = re.compile(
     r"(?:(?:Action|Tool) Input|(?:Function|Tool) Call)\s*:[^\n]*|Action\s*:\s*\w+_\w+[^\n]*", re.IGNORECASE
 )
 _BEGUN = re.compile(
-    r"(?:[A-Za-z_][\w.]{0,130}(?:\((?:\s*\*?(?:[A-Za-z_]\w*\s*)?)?)?|\{\s*\w*\s*"
+    r"\A(?:[A-Za-z_](?![\w.]{131})[\w.]*(?:\((?:\s*\*?(?:[A-Za-z_]\w*\s*)?)?)?|\{\s*(?:\w+\s*)?"
     r"|\[\s*(?:\{\s*|\"[^\"\n]{0,80}\"?\s*)?|\[/?[A-Z_]*|(?:Action|Tool|Function)\b[^\n]*)\Z"
 )
 _START = re.compile(r"[<\[{]|(?<![\w.])[A-Za-z_]")
@@ -110,7 +110,7 @@ class StrayCallFilter:
         if tag := _TAG_BEGUN.match(text, at):
             name = (tag["name"] or "").lower()
             return name in _CONTAINERS if tag["rest"] else any(one.startswith(name) for one in _CONTAINERS)
-        begun = _BEGUN.match(text, at)
+        begun = _BEGUN.match(text[at:])
         return bool(begun) and (starts_line or " " not in text[at:].rstrip() or not text[at].isalpha())
 
     def _skip(self, begin: int) -> int:

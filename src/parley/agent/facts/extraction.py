@@ -37,7 +37,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = (
         r"\1 until ",
     ),
 )
-_AMOUNT = re.compile(rf"({_SIGN}) ?(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?) ?({_SIGN})")
+_AMOUNT = re.compile(rf"({_SIGN}) ?(\d+(?:\.\d+)?)|(?<!\d)(\d+(?:\.\d+)?) ?({_SIGN})")
 _FIGURE = r"(?:\d|[a-z]|oh|zero|one|two|three|four|five|six|seven|eight|nine|double|triple)"
 _SAID = re.compile(rf"\b{_FIGURE}[ ,.-]+{_FIGURE}\b|\b(?:dot|period|spel[lt]\w*)\b", re.IGNORECASE)
 """Where there may be figures, letters or addresses that are said one after the other."""
@@ -47,7 +47,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"[^\W_]+")
 _NO_NAMES = COMMON_CAPITALS.union(MONEY)
-_ENDINGS = re.compile(r".*(?:ly|ing|tion|ness|ment|able|ible|ful|less|ies|ers|ed|ions?|ity)")
+_ENDINGS = tuple("ly ing ness ment able ible ful less ies ers ed ion ions ity".split())
 _MOST_AT_ONCE = 1_000
 """Characters of a source that are read at once."""
 
@@ -145,7 +145,7 @@ def _other(tokens: Sequence[Token], at: int, *, starts: bool) -> tuple[Sequence[
 def _is_name_first(tokens: Sequence[Token], at: int, word: str) -> bool:
     """Whether the first word of a sentence is a name, although every first word has a capital."""
     following = tokens[at + 1] if at + 1 < len(tokens) and tokens[at + 1].close else None
-    if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or _ENDINGS.fullmatch(word):
+    if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or word.endswith(_ENDINGS):
         return False
     is_proper = following.raw[0].isupper() and not following.raw.isupper()
     is_proper = is_proper and following.word not in COMMON_CAPITALS

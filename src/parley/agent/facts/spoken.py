@@ -28,6 +28,8 @@ _Found: TypeAlias = tuple[Sequence[Fact], int]
 """Facts, and the token after them."""
 _Tokens: TypeAlias = Sequence[Token]
 _ITEMS = re.compile(r",\s*(?:and |or )?|\s(?:and|or)\s")
+_LIST_MARK = re.compile(r"[.)] ")
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _FRACTIONS = {
     "half an hour": (Decimal("0.5"), "hour"),
     "quarter of an hour": (Decimal("0.25"), "hour"),
@@ -63,7 +65,7 @@ def read_spoken(text: str, tokens: _Tokens, at: int, *, starts: bool) -> _Found 
     if value is None:
         return None
     is_item = value.written and starts and value.end < len(tokens)
-    if is_item and re.match(r"[.)] ", tokens[value.end].gap):  # "1. First, ..."
+    if is_item and _LIST_MARK.match(tokens[value.end].gap):  # "1. First, ..."
         return (), value.end
     return _number(text, tokens, at, value)
 
@@ -323,5 +325,5 @@ def _is_count(text: str, tokens: _Tokens, at: int, number: Number) -> bool:
     listed = end + 1 if _noun(tokens, end) else end
     if listed >= len(tokens) or not tokens[listed].gap.lstrip().startswith((",", ":")):
         return False
-    sentence = re.split(r"[.!?](?:\s|$)", text[tokens[listed].start :], maxsplit=1)[0]
+    sentence = _SENTENCE_END.split(text[tokens[listed].start :], maxsplit=1)[0]
     return len(_ITEMS.split(sentence)) == value

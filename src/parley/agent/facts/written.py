@@ -11,10 +11,12 @@ from parley.agent.facts.words import HARD_UNITS
 from parley.asr.itn.english.addresses import DOMAINS
 
 _ADDRESS = re.compile(
-    r"(?P<mail>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)|(?:https?://)?(?:www\.)?(?P<host>(?:[\w-]+\.)+(?P<top>[a-z]{2,}))"
+    r"(?P<mail>[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+)"
+    r"|(?:https?://|(?<![\w-])(?<![\w-]\.))(?:www\.)?(?P<host>(?:[\w-]+\.)+(?P<top>[a-z]{2,}))"
     r"(?P<path>(?:/[\w.~%/?=&#-]*[\w/])?)(?![\w@])",
     re.IGNORECASE,
 )
+"""RFC 5321 has at most 64 characters before the "@". A host is only looked for from its first label on."""
 _STAMP = re.compile(
     r"(?<![\w-])(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
@@ -23,18 +25,25 @@ _CLOCK = re.compile(
     r"(?<![\w:.,])(\d{1,2})(?:([:.h])(\d\d)(?::\d\d)?)?(?: ?([ap])m)?(?![\w:]|[.,]\d)", re.IGNORECASE
 )
 _HALF = re.compile(
-    r"\W*(?:(am\b|in the morning|this morning)|pm\b|in the (?:afternoon|evening)|this (?:afternoon|evening)"
+    r"\A\W*(?:(am\b|in the morning|this morning)|pm\b|in the (?:afternoon|evening)|this (?:afternoon|evening)"
     r"|tonight|at night)",
     re.IGNORECASE,
 )
 _PHONE = re.compile(r"(?<![\w.:])\+?\(?\d(?:[ ()/-]{0,2}\d){6,19}(?![\w:]|[.,]\d)")
-_SPELLED = re.compile(r"(?<![\w'])(?!I \d|A \d)[A-Z](?:(?:, |[ .-])(?:[A-Z]|\d+))*(?:, |[ .-])\d+(?![\w'])")
+_SPELLED = re.compile(
+    r"(?<![\w'])(?<![^\w'][A-Z], )(?<![^\w'][A-Z][ .-])(?<!\A[A-Z], )(?<!\A[A-Z][ .-])"
+    r"(?!I \d|A \d)[A-Z](?:(?:, |[ .-])(?:[A-Z]|\d+))*(?:, |[ .-])\d+(?![\w'])"
+)
+"""It does not begin behind a letter that is spelled: if that letter begins none, the next one does not."""
 _CODE = re.compile(
     r"(?<![\w.,])\d+(?:\.\d+){2,}(?!\w)|"
     r"(?<![\w:.-])(?=[A-Za-z]*-?\d|\d+-?[A-Za-z]|[A-Za-z]+(?:-[A-Za-z\d]+)*-\d)[A-Za-z\d]+(?:-[A-Za-z\d]+)*(?![\w-])"
 )
 _NO_CODE = re.compile(r"\d+(?:st|nd|rd|th|am|pm)|\d+-[a-z]{3,}|[1-9]\d*|0|[A-Za-z-]+", re.IGNORECASE)
-_MEASURE = re.compile(r"(\d+)([a-z]{1,4})", re.IGNORECASE)
+_MEASURE = re.compile(r"\A(\d+)([a-z]{1,4})", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_DIGITS = re.compile(r"\d+")
+_LETTERS = re.compile(r"[a-z]+")
 
 
 def take_written(text: str) -> tuple[list[Fact], str]:
@@ -60,7 +69,7 @@ def half_of(text: str) -> str:
 
 def numbers_in(text: str) -> Iterator[Fact]:
     """The numbers in digits, in any language."""
-    for match in re.finditer(r"\d+(?:\.\d+)?", text):
+    for match in _NUMBER.finditer(text):
         yield plain_number(match[0], (Decimal(match[0]),), "", measure=True)
 
 
@@ -103,8 +112,8 @@ def _clock(match: re.Match[str]) -> Sequence[Fact] | None:
 
 
 def _phone(match: re.Match[str]) -> Sequence[Fact] | None:
-    digits = re.sub(r"\D", "", match[0])
-    groups = re.findall(r"\d+", match[0])
+    groups = _DIGITS.findall(match[0])
+    digits = "".join(groups)
     if len(groups) > 2 and len(digits) < 9 and all(len(group) == 2 for group in groups):
         return None  # a list of numbers
     # A country code has one to three figures, a zero may take its place; parts may be said alone.
@@ -128,11 +137,11 @@ def _code(match: re.Match[str]) -> Sequence[Fact] | None:
         return [amount(raw, (Decimal(measure[1]),), unit)]
     said = re.sub(r"[\W_]", "", raw).casefold()
     # What it is made of may be said alone.
-    needs, gives = {f"c:{said}"}, {f"w:{one}" for one in re.findall(r"[a-z]+", said)}
+    needs, gives = {f"c:{said}"}, {f"w:{one}" for one in _LETTERS.findall(said)}
     if raw.isdecimal():  # with a zero before it, perhaps the first part of a telephone number
         needs |= part_keys([raw])
     elif "." not in raw:
-        gives |= part_keys(re.findall(r"\d+", said))
+        gives |= part_keys(_DIGITS.findall(said))
     return [fact("code", raw, needs, gives)]
 
 
