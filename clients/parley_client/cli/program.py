@@ -42,15 +42,19 @@ _NAMES = (
     "models",
 )
 _SERVER = ("parley", "parley_gateway", "parley_stages", "parley_testing")
+_EXTRA_AGENT = ("httpx2", "jsonschema", "jsonschema_specifications", "mcp", "referencing")
 
 
-def _load(name: str) -> ModuleType | None:
-    """The module of a command; None: it needs the server's package, which is not installed."""
+def _load(name: str) -> ModuleType | str:
+    """The module of a command, or what it needs and is not installed."""
     try:
         return importlib.import_module(f"parley_client.cli.commands.{name}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in _SERVER:
-            return None
+        missing = (error.name or "").partition(".")[0]
+        if missing in _SERVER:
+            return "the package parley, the server"
+        if missing in _EXTRA_AGENT:
+            return "the packages of parley's extra “agent”"
         raise
 
 
@@ -121,8 +125,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"parley {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in _COMMANDS.items():
-        if module is None:
-            commands.add_parser(name, help="needs the package parley, the server, beside parley-client")
+        if isinstance(module, str):
+            commands.add_parser(name, help=f"needs {module}, beside parley-client")
             continue
         sub = commands.add_parser(
             name,
@@ -138,9 +142,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; expected failures are one line, not a traceback."""
     given = sys.argv[1:] if argv is None else argv
-    if given and given[0] in _COMMANDS and _COMMANDS[given[0]] is None:
-        wanted = f"parley {given[0]} needs the package parley, the server, which is not installed here"
-        print_error(wanted, UsageError.code, "")
+    needed = _COMMANDS.get(given[0]) if given else None
+    if isinstance(needed, str):
+        verb = "are" if "packages" in needed else "is"
+        print_error(f"parley {given[0]} needs {needed}, which {verb} not installed here", UsageError.code, "")
         return _WRONG_USAGE
     parser = build_parser()
     args = parser.parse_args(given)
@@ -153,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     console = make_console()
     module = _COMMANDS[args.command]
-    assert module is not None, "main has refused it"
+    assert not isinstance(module, str), "main has refused it"
     run = module.run
     try:
         with handle_signals(_interrupt):

@@ -19,6 +19,7 @@ from fake_call_server import Triton, event, serving
 from parley import protocol
 
 ROOT = Path(__file__).resolve().parents[3]
+CLIENT = ROOT / "clients" / "parley-client"
 TIMEOUT_S = 60
 OF_SERVER = "agent asr canaries engines launcher llm models runtime triton tts".split()
 
@@ -41,24 +42,40 @@ def closure(requirements):
     return found
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """The interpreter of an environment with the wheel and links to the packages that it requires."""
-    folder = tmp_path_factory.mktemp("alone")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT / "clients" / "parley-client", capture_output=True, check=True)
+def install(folder, *projects):
+    """The interpreter of an environment with wheels and links to the packages that they require."""
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(packages)
-    (installed,) = metadata.distributions(name="parley-client", path=[str(packages)])
-    for distribution in closure(installed.requires).values():
+    for project in projects:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=project, capture_output=True, check=True)
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(packages)
+    required = [
+        requirement
+        for installed in metadata.distributions(path=[str(packages)])
+        for requirement in installed.requires
+        if not requirement.startswith("parley-client")
+    ]
+    for distribution in closure(required).values():
         for file in distribution.files:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (packages / top).exists():
                 (packages / top).symlink_to(distribution.locate_file(top))
     return folder / "venv" / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Of the client alone."""
+    return install(tmp_path_factory.mktemp("alone"), CLIENT)
+
+
+@pytest.fixture(scope="module")
+def python_of_server(tmp_path_factory):
+    """Of client and server, without what the server's extras bring."""
+    return install(tmp_path_factory.mktemp("server"), CLIENT, ROOT)
 
 
 def run(python, *arguments, folder):
@@ -102,6 +119,19 @@ def test_command_of_the_client_alone_refuses_what_needs_the_server_in_one_line(p
         "parley: parley probe needs the package parley, the server, which is not installed here (usage)"
     ]
     shown = run(python, "-m", "parley_client", "say", "--help", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "test"])
+def test_command_without_the_extra_that_it_needs_is_refused_in_one_line(python_of_server, tmp_path, command):
+    refused = run(python_of_server, "-m", "parley_client", command, "own.py", folder=tmp_path)
+    assert refused.returncode == 2
+    needed = "the packages of parley's extra “agent”, which are not installed here"
+    assert refused.stderr.splitlines() == [f"parley: parley {command} needs {needed} (usage)"]
+
+
+def test_commands_without_extras_of_the_server_are_listed(python_of_server, tmp_path):
+    shown = run(python_of_server, "-m", "parley_client", "gateway", "--help", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 

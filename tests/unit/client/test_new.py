@@ -9,6 +9,7 @@ import pytest
 from parley_client import ToolTable
 from parley_client.agent_program import AgentProgram
 from parley_client.cli import CHECKOUT
+from parley_client.cli.commands import new
 from parley_client.cli.commands.run import check_definition
 from parley_client.cli.program import main
 from parley_testing.scenario_file import load_scenarios
@@ -68,6 +69,13 @@ def test_new_never_overwrites(folder, capsys):
 def test_new_refuses_a_name_that_no_agent_can_have(folder, capsys, name):
     assert main(["new", "--", name]) == 2
     assert "an agent's name has" in capsys.readouterr().err
+    assert not any(folder.iterdir())
+
+
+def test_new_without_the_examples_says_where_they_are(folder, capsys, monkeypatch):
+    monkeypatch.setattr(new, "CHECKOUT", folder)
+    assert main(["new", "tea"]) == 1
+    assert "they are in a checkout, and in the wheel parley-client" in capsys.readouterr().err
     assert not any(folder.iterdir())
 
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     Raises:
         UsageError: an agent cannot have this name.
-        ClientError: the folder is there already, or cannot be written.
+        ClientError: the folder is there already or cannot be written, or the examples are not here.
     """
     name: str = args.name
     if not is_agent_name(name):
@@ -72,6 +72,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _examples() -> Path:
-    """The folder of the examples: of the checkout, or that of the wheel."""
-    own = CHECKOUT / "examples" / "agents"
-    return own if own.is_dir() else Path(parley_client.__file__).parent / "examples"
+    """The folder of the examples: of the checkout, or that of the wheel.
+
+    Raises:
+        ClientError: this is a part of a checkout, as in an image.
+    """
+    for folder in (CHECKOUT / "examples" / "agents", Path(parley_client.__file__).parent / "examples"):
+        if folder.is_dir():
+            return folder
+    raise ClientError(
+        "the examples are not installed here; they are in a checkout, and in the wheel parley-client"
+    )
