@@ -129,7 +129,7 @@ def with_project(environment: Environment) -> Environment:
     """An image's environment with Parley itself, and without what installed it."""
     return environment._replace(
         locks=(*environment.locks, "project.txt"),
-        check="import parley, parley_client, parley_gateway",
+        check="import parley, parley_gateway, parley_client.cli.program",
         project=True,
         removed=("editables", "hatchling", "pathspec", "pluggy", "trove-classifiers"),
     )
