@@ -148,6 +148,8 @@ class Host:
             self._grace_s = 0.0
             for session_id in tuple(self._ended):
                 self._await_end(session_id)
+            # Before their last responses: once these are sent, the server stops and refuses requests.
+            await asyncio.gather(*map(self._end_sequence, tuple(self._sessions)))
         for session in self._sessions.values():
             session.end("shutdown")
         if self._tasks:
@@ -275,10 +277,13 @@ class Host:
         """The END of :meth:`_end_sequence`. A session that was opened meanwhile has lost its sequence."""
         if session is not None and not session.closed:
             del self._sessions[request.session_id]
-            session.report_error(
-                TooManySessionsError("an earlier session of this id was still open; try again")
-            )
-            session.end("failed")
+            if self._stopping:
+                session.end("shutdown")
+            else:
+                session.report_error(
+                    TooManySessionsError("an earlier session of this id was still open; try again")
+                )
+                session.end("failed")
         outlet.finish()
 
     def _await_end(self, session_id: SessionId) -> None:

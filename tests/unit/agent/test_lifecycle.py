@@ -561,6 +561,22 @@ async def test_a_stopping_server_gets_every_sequence_back():
     await call.check_nothing_left()
 
 
+async def test_sequences_end_before_their_last_responses_where_a_stopping_server_takes_no_requests():
+    call = await open_call()
+    call.release_takes_s = 0.5
+    stopping = asyncio.create_task(call.host.shut_down(clients_can_end=False))
+    await asyncio.sleep(0.1)
+    assert (call.released, call.outlet.reason) == (["call"], None)
+    await stopping
+    assert call.outlet.reason == "shutdown"
+    assert call.outlet.codes == []
+    assert call.ends[0].finished
+    await call.host.wait_until_released()
+    assert call.released == ["call"]
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
 async def test_end_in_the_middle_of_the_answer():
     call, _ = await speaking_call()
     await call.end()
