@@ -45,7 +45,7 @@ from parley.launcher.processes import StateLock
 lock = StateLock(pathlib.Path(sys.argv[1]))
 silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 server = subprocess.Popen(["sleep", "600"], pass_fds=(lock.acquire(),), start_new_session=True, **silent)
-lock.record(server.pid, "ready", "", "")
+lock.record(server.pid, "ready", "", "", "")
 print(server.pid)
 """
 
@@ -318,7 +318,7 @@ def test_a_live_launchers_lock_is_respected(tmp_path):
     first.acquire()
     with pytest.raises(AlreadyRunningError, match=r"Another start .* has just begun\. Try again .*--name"):
         second.check()
-    first.record(os.getpid(), "ready", "", "")
+    first.record(os.getpid(), "ready", "", "", "")
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
         second.acquire()
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
