@@ -334,7 +334,7 @@ def read_key(file: Path, setting: str) -> str:
     """
     try:
         return _check_key(file.read_text(encoding="ascii"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ModelLoadingError(f"{setting} {file} cannot be read: {type(error).__name__}") from error
 
 

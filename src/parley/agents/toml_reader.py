@@ -40,6 +40,8 @@ def convert_toml(text: str, kind: type[ValueT]) -> ValueT:
         found = _SYNTAX_LINE.search(str(error))
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
         raise TomlError(line, _SYNTAX_LINE.sub("", str(error))) from error
+    except (ValueError, RecursionError) as error:
+        raise TomlError(1, "a number is too long, or values are nested too deep") from error
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -120,6 +120,8 @@ def test_fields_have_the_types_and_defaults_of_start():
         ('instructions = "x"\nvoice = "y"\nvoice = "z"\n', 3, "Cannot overwrite a value"),
         ('instructions = "x"\nphrases = [', 2, "(at end of document)"),
         (b'instructions = "x"\nvoice = "\xff"', 2, "not UTF-8"),
+        ('instructions = "x"\nphrase_weight = ' + "9" * 5_000, 1, "a number is too long"),
+        ('instructions = "x"\nphrases = ' + "[" * 5_000 + "]" * 5_000, 1, "nested too deep"),
         ('instructions = "' + "x" * MAX_FILE + '"', 1, f"more than {MAX_FILE} bytes"),
     ],
 )
