@@ -149,7 +149,10 @@ class Host:
             for session_id in tuple(self._ended):
                 self._await_end(session_id)
             # Before their last responses: once these are sent, the server stops and refuses requests.
-            await asyncio.gather(*map(self._end_sequence, tuple(self._sessions)))
+            ends = map(self._end_sequence, tuple(self._sessions))
+            for outcome in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    _log.error("a sequence could not be ended", exc_info=outcome)
         for session in self._sessions.values():
             session.end("shutdown")
         if self._tasks:

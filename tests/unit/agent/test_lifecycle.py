@@ -577,6 +577,18 @@ async def test_sequences_end_before_their_last_responses_where_a_stopping_server
     await call.check_nothing_left()
 
 
+async def test_sessions_end_where_the_ends_of_their_sequences_fail():
+    call = await open_call()
+
+    async def fail(*_):
+        raise RuntimeError("unexpected")
+
+    call.host._release = fail
+    await call.host.shut_down(clients_can_end=False)
+    assert call.outlet.reason == "shutdown"
+    await call.hang_up()
+
+
 async def test_end_in_the_middle_of_the_answer():
     call, _ = await speaking_call()
     await call.end()
