@@ -114,6 +114,11 @@ async def test_words_of_the_user_are_a_source(answer):
     assert " ".join(spoken(call)) == answer
 
 
+async def test_values_that_are_nested_deeply_are_a_source():
+    call = await ask(says("Table seven it is."), words="[" * 900 + "7" + "]" * 900)
+    assert spoken(call) == ["Table seven it is."]
+
+
 async def test_results_of_tools_are_a_source_and_arguments_of_the_model_are_none():
     start = Start(system_prompt=PROMPT, facts="strict", tools=[Tool(name="find_table")])
     answers = [

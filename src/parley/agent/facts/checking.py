@@ -13,6 +13,7 @@ from parley.agent.facts.extraction import facts_of, keys_of, pieces_of
 from parley.agent.facts.fact import SOFT, Fact
 from parley.agent.facts.words import HARD_UNITS
 from parley.chat import ChatMessage
+from parley.tools.base import is_deep
 
 _MOST_KEYS = 40_000
 """Of what was said and returned in a session: the oldest texts are forgotten."""
@@ -91,6 +92,8 @@ class SessionFacts:
         try:
             value = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            value = text
+        if is_deep(value):
             value = text
         for piece in pieces_of("\n".join(_leaves(value, keys))):
             keys |= keys_of(piece, self._language)
