@@ -100,9 +100,13 @@ def parameter_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The type of each parameter, with what ``Annotated`` adds.
 
     Raises:
-        ToolDefinitionError: a parameter without a type, or one that has no name of its own.
+        ToolDefinitionError: a parameter without a type, or with one that is not there, or one that has no
+            name of its own.
     """
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ToolDefinitionError(f"{_name(function)}: the types of its parameters: {error}") from error
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -121,6 +121,16 @@ async def test_function_in_the_background_is_one_at_the_server(tmp_path):
         assert (server["timeout_ms"], server["background_timeout_ms"]) == (11_000, 301_000)
 
 
+async def test_type_that_is_not_there_leaves_the_agent_as_it_was(tmp_path):
+    served = Served(tmp_path)
+    served.source.write_text(f"from __future__ import annotations\n{RESTAURANT}")
+    async with served.running():
+        before = served.definition
+        await served.change("time: str", "time: strr", "What was served before stays.")
+        assert "strr" in served.output.getvalue()
+        assert served.definition == before
+
+
 async def test_changed_file_is_served_under_another_address(served):
     before = served.definition
     await served.change("Take reservations", "Sell pizza", "has changed")
