@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from parley_testing.criteria import Check
 from parley_testing.log import CallLog, transcript
@@ -97,7 +98,7 @@ def print_results(console: Console, results: Sequence[Result], least: float) -> 
     table = Table("scenario", "passed (95 % interval)", "")
     for result in results:
         is_good = result.rate >= least
-        table.add_row(result.scenario.title, result.text, "" if is_good else "[red]FAILED[/]")
+        table.add_row(Text(result.scenario.title), result.text, "" if is_good else "[red]FAILED[/]")
     console.print(table)
 
 

@@ -1,12 +1,15 @@
 """Which criteria a call meets."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from tapes import Tape, said
 
 from parley import protocol
 from parley_testing.criteria import check_call
+from parley_testing.results import Attempt, Result, print_results
 from parley_testing.scenario import Criteria, ScenarioError
 from parley_testing.scenario_file import parse_call
 
@@ -28,6 +31,14 @@ def answered(text: str, *, exchange=None, at: float = 1.5, tools=()) -> Tape:
         tape.add(at - 0.1, request)
     tape.speaks(1, at, text)
     return tape
+
+
+def test_title_with_brackets_is_printed_as_it_is():
+    tape = Tape()
+    scenario = replace(tape.log.scenario, title="a [bold]table[/b]")
+    console = Console(file=io.StringIO(), width=100)
+    print_results(console, [Result(scenario, [Attempt(tape.log, [])])], 1.0)
+    assert "a [bold]table[/b]" in console.file.getvalue()
 
 
 def test_call_without_criteria_passes():
