@@ -172,7 +172,7 @@ class AgentDescriptions:
     async def find_agent(self, fits: Callable[[protocol.AgentSummary], bool]) -> protocol.AgentSummary | None:
         """The first agent that fits; None: none does. Raises as :meth:`get`."""
         agents = await self.agents()
-        if agents and not any(map(fits, agents)):
+        if not any(map(fits, agents)):
             agents = await self.agents(_RENEW_S)
         return next(filter(fits, agents), None)
 

@@ -104,6 +104,16 @@ async def test_agent_of_a_new_file_is_found_behind_a_cached_description(gateway,
     assert len(one.agents[0].call_ids) == 2
 
 
+async def test_first_agent_of_a_server_is_found_behind_a_cached_description(gateway, monkeypatch):
+    defined = []
+    one = await gateway(defining(defined))
+    assert await names(one) == []
+    defined.append(RESTAURANT)
+    monkeypatch.setattr(agent_descriptions, "_RENEW_S", 0.0)
+    found = await one.gateway.descriptions.find_agent(lambda agent: agent.name == "restaurant")
+    assert found is not None
+
+
 async def test_session_reaches_the_server_with_its_agent(gateway):
     started = []
     one = await gateway(defining(RESTAURANT, started=started))
