@@ -52,6 +52,17 @@ TurnReason: TypeAlias = Literal[
     "spoke_again",
     "requested",
 ]
+CloseReason: TypeAlias = Literal[
+    "ended",
+    "hangup",
+    "agent_ended",
+    "transferred",
+    "disconnected",
+    "idle",
+    "silence",
+    "shutdown",
+    "failed",
+]
 TurnCue: TypeAlias = Literal[
     "digits",
     "email",
@@ -901,17 +912,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 class Closed(_Event, frozen=True, tag="closed", kw_only=True, omit_defaults=True):
     """The last event of a session."""
 
-    reason: Literal[
-        "ended",
-        "hangup",
-        "agent_ended",
-        "transferred",
-        "disconnected",
-        "idle",
-        "silence",
-        "shutdown",
-        "failed",
-    ]
+    reason: CloseReason
     """``ended``, ``hangup``: by the client. ``agent_ended``, ``transferred``: by the language model, with
     ``end_call`` or ``transfer`` (:class:`EndingOptions`). ``idle``: no audio and no message came while the
     agent was silent, or the client did not read the audio that was sent. ``silence``:

@@ -8,15 +8,14 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.ports import Reason
 from parley.agent.turn import TurnOutcome, TurnRecord
 from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
-from parley.protocol import Audio, Connected, ErrorEvent, HeldBack, ServerEvent
+from parley.protocol import Audio, CloseReason, Connected, ErrorEvent, HeldBack, ServerEvent
 from parley.tts.messages import TtsFallback
 
 SessionOutcome: TypeAlias = Literal["opened", "failed", "left", "full", "invalid", "stopping"]
-_UNOPENED: dict[Reason, SessionOutcome] = {"failed": "failed", "shutdown": "stopping"}
+_UNOPENED: dict[CloseReason, SessionOutcome] = {"failed": "failed", "shutdown": "stopping"}
 """Outcomes of sessions that ended before `connected`; otherwise the client has left."""
 _MS = 1000.0
 
@@ -66,7 +65,7 @@ ENDED = _counter(
     "voice_agent_sessions_ended",
     "Sessions that have ended, by the reason of their event `closed`, without those that were refused",
     ("reason",),
-    tuple((reason,) for reason in get_args(Reason)),
+    tuple((reason,) for reason in get_args(CloseReason)),
 )
 TURNS = _counter(
     "voice_agent_turns",
@@ -297,7 +296,7 @@ class SessionMetrics:
         """The session will not be opened: the engines refuse its options."""
         self._invalid = True
 
-    def on_closed(self, reason: Reason) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """The session has ended."""
         if self._invalid:
             # Nothing has failed, and other sessions with invalid options never begin.

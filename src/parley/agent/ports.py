@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,20 +45,6 @@ class Engines:
     """Records spans of calls; None: there are none."""
     agents: AgentRegistry | None = None
     """Agents that sessions choose by name; None: there are none."""
-
-
-Reason: TypeAlias = Literal[
-    "ended",
-    "hangup",
-    "agent_ended",
-    "transferred",
-    "disconnected",
-    "idle",
-    "silence",
-    "shutdown",
-    "failed",
-]
-"""Why a session ended; see :class:`parley.protocol.Closed`."""
 
 
 class Outlet(Protocol):

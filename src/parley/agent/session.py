@@ -22,7 +22,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.generation import SaltedChat
 from parley.agent.metrics import AgentMetrics, SessionMetrics
-from parley.agent.ports import Engines, Outlet, Reason
+from parley.agent.ports import Engines, Outlet
 from parley.agent.session_updates import SessionUpdates
 from parley.agent.speech import UnreadAudio, check_voice
 from parley.agent.validation import describe, speech_language
@@ -39,7 +39,7 @@ from parley.errors import (
 )
 from parley.inference import make_engine_name
 from parley.logs import log_ids
-from parley.protocol import Answer
+from parley.protocol import Answer, CloseReason
 from parley.timeouts import loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.settings import choose_settings, choose_silence_ms
@@ -186,7 +186,7 @@ class AgentSession:
         if self._checkpoints is not None and self._opened.is_set():
             self._emit(protocol.GoAway(time_left_ms=time_left_ms))
 
-    def end(self, reason: Reason) -> None:
+    def end(self, reason: CloseReason) -> None:
         """End the session; the first reason counts."""
         self._end_with(protocol.Closed(reason=reason))
 
