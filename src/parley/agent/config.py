@@ -300,9 +300,7 @@ def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequ
 
 def why_absent(parameters: Parameters, llm: str) -> str:
     """Why a language model of this server cannot be used; empty: it can."""
-    if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
-        return "" if llm in loaded.split(",") else "it is not loaded"
-    return _find_absent(parameters, (), llm, ()).get(llm, "")
+    return _find_absent(parameters, (llm,), llm, ()).get(llm, "")
 
 
 def find_llm_weights(parameters: Parameters, llm: str) -> str:
