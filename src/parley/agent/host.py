@@ -149,10 +149,8 @@ class Host:
             for session_id in tuple(self._ended):
                 self._await_end(session_id)
             # Before their last responses: once these are sent, the server stops and refuses requests.
-            ends = map(self._end_sequence, tuple(self._sessions))
-            for outcome in await asyncio.gather(*ends, return_exceptions=True):
-                if isinstance(outcome, Exception):
-                    _log.error("a sequence could not be ended", exc_info=outcome)
+            if ends := [self._spawn_end(session_id) for session_id in self._sessions]:
+                await asyncio.wait(ends)
         for session in self._sessions.values():
             session.end("shutdown")
         if self._tasks:
@@ -304,7 +302,10 @@ class Host:
 
     def _release_sequence(self, session_id: SessionId) -> None:
         del self._ended[session_id]
-        self._spawn(self._end_sequence(session_id), f"ending the sequence of session {session_id}")
+        self._spawn_end(session_id)
+
+    def _spawn_end(self, session_id: SessionId) -> asyncio.Task[None]:
+        return self._spawn(self._end_sequence(session_id), f"ending the sequence of session {session_id}")
 
     async def _end_sequence(self, session_id: SessionId) -> None:
         request_id = f"release-{uuid4().hex}"
@@ -316,10 +317,11 @@ class Host:
             # The request may still arrive.
             asyncio.get_running_loop().call_later(_RELEASE_MEMORY_S, self._releases.discard, request_id)
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
