@@ -1,4 +1,4 @@
-"""English words by which figures and names are told from other words: ``words.toml``, which explains them."""
+"""English words that distinguish figures and names from other words: ``words.toml``, which explains them."""
 
 from __future__ import annotations
 
