@@ -15,7 +15,7 @@ from typing import Any, Self
 from parley_client.errors import ClientError
 
 MARK = "# Written by parley run, which removes it when it ends.\n"
-"""The first line. A file without it is somebody's own and is never replaced."""
+"""The first line. A file without it was written by hand and is never replaced."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
