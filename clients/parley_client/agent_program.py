@@ -27,10 +27,11 @@ from typing import Any
 
 import msgspec
 
+from parley.protocol import AGENT_NAME
 from parley_client.errors import ToolDefinitionError
 from parley_client.tools import load_module, marked_functions
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_NAME = re.compile(AGENT_NAME)
 
 
 def is_agent_name(text: str) -> bool:

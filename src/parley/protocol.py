@@ -266,6 +266,8 @@ Language: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LANGUAGE)]
 """A language tag, such as ``en`` or ``pt-BR``."""
 MAX_AGENT_NAME = 63
 """Characters of an agent's name."""
+AGENT_NAME = rf"[a-z0-9][a-z0-9_-]{{0,{MAX_AGENT_NAME - 1}}}"
+"""Regular expression for the whole name of an agent."""
 
 
 class Start(_Message, frozen=True, tag="start", kw_only=True):

@@ -10,11 +10,11 @@ from parley.agents.definition import AgentDefinition
 from parley.agents.toml_lines import find_line
 from parley.agents.toml_reader import TomlError, convert_toml, field_steps
 from parley.errors import ModelLoadingError
-from parley.protocol import MAX_AGENT_NAME
+from parley.protocol import AGENT_NAME, MAX_AGENT_NAME
 
 MAX_FILE = 128 * 1024
 """Bytes of one file; a longer prompt would not fit into the first message of a call."""
-_NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_AGENT_NAME - 1}}}")
+_NAME = re.compile(AGENT_NAME)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from parley.protocol import AGENT_NAME
 from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.security.principal import RESERVED_IDS, KeyLimits, Principal, Scope
 from parley_gateway.security.rates import parse_rate
@@ -34,7 +35,7 @@ _ID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_CHARS = 10
 _SECRET_BYTES = 32
 _FINGERPRINT_CHARS = 16
-AgentName: TypeAlias = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9_-]{0,62})?$")]
+AgentName: TypeAlias = Annotated[str, Meta(pattern=f"^({AGENT_NAME})?$")]
 """Name of an agent that servers define; empty: their own agent."""
 _NO_HASH = hashlib.sha256(b"no key has this hash").hexdigest()
 
