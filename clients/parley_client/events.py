@@ -88,6 +88,9 @@ ServerEvent: TypeAlias = (
     | protocol.ToolProgress
     | protocol.ToolRun
     | AgentAudio
+    | protocol.StepChanged
+    | protocol.DataCollected
+    | protocol.Decision
     | protocol.Paused
     | protocol.Resumed
     | protocol.SpeechIgnored

@@ -123,6 +123,16 @@ def _answers(log: CallLog) -> Iterator[Line]:
         yield Line(at, "agent", f"“{texts.get(response, '').strip()}”")
 
 
+def _outcome_text(event: protocol.StepChanged | protocol.DataCollected | protocol.Decision) -> str:
+    match event:
+        case protocol.StepChanged():
+            return f"in step {event.step}"
+        case protocol.DataCollected():
+            return f"{event.field} = “{event.value}”{' (confirmed)' if event.confirmed else ''}"
+        case protocol.Decision():
+            return f"{event.name}: {event.value} ({event.probabilities[event.value]:.0%})"
+
+
 def _lines_of(at: float, event: Event) -> Iterator[Line]:
     match event:
         case protocol.Transcript(is_final=True):
@@ -144,6 +154,8 @@ def _lines_of(at: float, event: Event) -> Iterator[Line]:
             yield Line(at, "agent", f"stopped ({event.reason}) after “{event.spoken_text}”")
         case protocol.ToolRequest():
             yield Line(at, "tool", f"{event.name}({event.arguments})")
+        case protocol.StepChanged() | protocol.DataCollected() | protocol.Decision():
+            yield Line(at, "agent", _outcome_text(event))
         case protocol.ErrorEvent():
             yield Line(at, "trouble", f"{event.code}: {event.message}")
         case _:

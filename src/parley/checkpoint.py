@@ -129,6 +129,26 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What the language model reads, behind the agent's turn under way. None: the call still runs."""
 
 
+class DecidedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last answer to a question about the conversation."""
+
+    value: str
+    probability: float
+    turn: int
+    """Turn of the agent in which it was asked."""
+
+
+class OutcomeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What has come of a conversation so far."""
+
+    step: str = ""
+    """Empty: the agent has no steps."""
+    collected: dict[str, str] = {}
+    confirmed: list[str] = []
+    """Names of the collected fields that the user has agreed to."""
+    decisions: dict[str, DecidedState] = {}
+
+
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything of a session but its settings and its history: small, and sent with every checkpoint."""
 
@@ -155,6 +175,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whether the agent is to speak of results in the history that no answer has read."""
     muted: bool = False
     """Whether audio behind ``audio_ms`` is ignored."""
+    outcomes: OutcomeState = OutcomeState()
     handled: int | None = None
     """How many messages of the client were handled: all behind START but
     :class:`parley.protocol.Playback`. Their effect is in the state, except for those in ``unfinished``; a

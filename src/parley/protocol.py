@@ -575,7 +575,9 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defau
     """None: as in the checkpoint before."""
     settled: bool = False
     """Whether neither side has a turn under way: the best moment to move."""
-    answers: list[Updated | Truncated | TurnDecision | Interrupted | ErrorEvent] = []
+    answers: list[
+        Updated | Truncated | TurnDecision | Interrupted | ErrorEvent | StepChanged | DataCollected | Decision
+    ] = []
     """Events that follow and belong to what ``state`` contains. A client that loses the stream before
     they come takes them from here."""
 
@@ -747,6 +749,38 @@ class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """0: the piece has only words, after the last audio of their segment."""
     text: str = ""
     """The words that start in this piece."""
+
+
+class StepChanged(_Event, frozen=True, tag="step", kw_only=True):
+    """The conversation is in another step of its agent."""
+
+    step: str
+    """Its name in ``Start.steps``."""
+    previous: str = ""
+    """Empty: there was none."""
+
+
+class DataCollected(_Event, frozen=True, tag="collected", kw_only=True):
+    """A field of ``Start.collect`` has a value, another one, or none any more."""
+
+    field: str
+    value: str
+    """In the form of its kind. Empty: the value was taken back."""
+    confirmed: bool = False
+    """Whether the user has agreed to it."""
+
+
+class Decision(_Event, frozen=True, tag="decision", kw_only=True):
+    """A question of ``Start.decisions`` was answered by the language model."""
+
+    turn: int
+    """Turn of the agent in which the question was asked."""
+    name: str
+    """The question's."""
+    value: str
+    """The most probable answer."""
+    probabilities: dict[str, float]
+    """Of each answer, 0-1; together 1."""
 
 
 class Paused(_Event, frozen=True, tag="paused", kw_only=True):
@@ -942,6 +976,9 @@ ServerEvent: TypeAlias = (
     | ToolProgress
     | ToolRun
     | Audio
+    | StepChanged
+    | DataCollected
+    | Decision
     | Paused
     | Resumed
     | SpeechIgnored
@@ -953,7 +990,9 @@ ServerEvent: TypeAlias = (
     | Closed
 )
 
-Answer: TypeAlias = Updated | Truncated | TurnDecision | Interrupted | ErrorEvent
+Answer: TypeAlias = (
+    Updated | Truncated | TurnDecision | Interrupted | ErrorEvent | StepChanged | DataCollected | Decision
+)
 """What ``Checkpoint.answers`` holds."""
 
 _encoder = msgspec.json.Encoder()

@@ -24,6 +24,7 @@ from parley.agent.generation import warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
 from parley.agent.metrics import SessionMetrics
+from parley.agent.outcomes import Outcomes
 from parley.agent.ports import Engines
 from parley.agent.prompt import SystemPrompt
 from parley.agent.response import LlmResponse
@@ -118,6 +119,7 @@ class Conversation:
         self._emit = emit
         self._begin_turn = begin_turn
         self._start = start
+        self.outcomes = Outcomes(emit, whole, resume.state.outcomes if resume else None)
         self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
         self._tools = ToolExecutor(
             start.tools,
@@ -251,6 +253,7 @@ class Conversation:
             background=[*turns.results, *self._tools.background],
             announce=turns.unread,
             muted=muted,
+            outcomes=self.outcomes.state,
         )
 
     @property
