@@ -41,6 +41,13 @@ _CHECK_S = 1.0
 _UNANSWERED = (*DOUBTFUL, CallLostError, StreamLostError)
 
 
+MayCall: TypeAlias = Callable[[str], bool]
+
+
+def _any_agent(name: str) -> bool:  # noqa: ARG001 - one form of MayCall
+    return True
+
+
 class _UndescribedError(ModelUnavailableError):
     """The servers that answer are too old to describe their agent."""
 
@@ -104,7 +111,14 @@ class AgentDescriptions:
         if asking:
             await asyncio.wait(asking)
 
-    async def check(self, *, language: str | None = None, voice: str | None = None, agent: str = "") -> None:
+    async def check(
+        self,
+        *,
+        language: str | None = None,
+        voice: str | None = None,
+        agent: str = "",
+        may_call: MayCall = _any_agent,
+    ) -> None:
         """Refuse an agent that no server is known to define, and a language or a voice that none has.
 
         No language is refused while a recogniser does not say what it understands, nor by a server too old to
@@ -115,6 +129,7 @@ class AgentDescriptions:
             language: that the agent is to understand and speak; None: it is not checked.
             voice: its name; None: it is not checked.
             agent: its name; empty: the servers' own agent.
+            may_call: whether the client may call an agent, and so read its name in an error.
 
         Raises:
             UnknownAgentError: there is no such agent; the text names the nearest.
@@ -129,7 +144,7 @@ class AgentDescriptions:
         if described is None:
             return
         if agent:
-            check_agent(agent, described.agents)
+            _check_agent(agent, described.agents, may_call)
         if language is not None:
             _check_language(language, described)
         if voice is not None:
@@ -151,11 +166,13 @@ class AgentDescriptions:
         """
         return (await asyncio.shield(self._own.request(max_age_s)))[0]
 
-    async def get_named(self, name: str) -> tuple[protocol.AgentSummary, protocol.AgentDescription]:
+    async def get_named(
+        self, name: str, may_call: MayCall
+    ) -> tuple[protocol.AgentSummary, protocol.AgentDescription]:
         """An agent that the servers define, and its description; raises as :meth:`check` and :meth:`get`."""
-        await self.check(agent=name)
+        await self.check(agent=name, may_call=may_call)
         listed = await self.agents()
-        summary = check_agent(name, listed)
+        summary = _check_agent(name, listed, may_call)
         names = {agent.name for agent in listed}
         self._named = {known: one for known, one in self._named.items() if known in names or one.is_asking}
         if name not in self._named:
@@ -218,12 +235,12 @@ def common_languages(spoken: list[str], recognized: list[str] | None) -> list[st
     return [name for name in spoken if find_language(name, recognized) is not None]
 
 
-def check_agent(name: str, agents: list[protocol.AgentSummary]) -> protocol.AgentSummary:
+def _check_agent(name: str, agents: list[protocol.AgentSummary], may_call: MayCall) -> protocol.AgentSummary:
     """The agent of a name; raises UnknownAgentError, which names the nearest."""
     for agent in agents:
         if agent.name == name:
             return agent
-    known = [agent.name for agent in agents]
+    known = [agent.name for agent in agents if may_call(agent.name)]
     possible = f"; possible are {', '.join(known)}" if known else ""
     raise UnknownAgentError(f"no agent {name[:80]!r} on this server{suggest_name(name, known)}{possible}")
 

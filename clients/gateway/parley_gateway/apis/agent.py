@@ -73,10 +73,10 @@ def routes(gateway: Gateway) -> APIRouter:
         `name` chooses one of the agents of `/v1/agents`.
         """
         principal = await gateway.guard.admit(request, "agent")
+        principal.check_agent(name)
         if not name:
             return json_answer(_agent(await gateway.descriptions.get(), None))
-        principal.check_agent(name)
-        chosen, described = await gateway.descriptions.get_named(name)
+        chosen, described = await gateway.descriptions.get_named(name, principal.may_call)
         return json_answer(_agent(described, chosen))
 
     @router.get("/v1/agents", responses=answers(200, Agents, 401, 403, 429, 503))

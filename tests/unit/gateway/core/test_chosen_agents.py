@@ -127,6 +127,25 @@ async def test_session_depends_on_no_description(gateway):
     assert await one.create(agent="restaurant")
 
 
+async def test_error_of_a_limited_key_names_no_other_agent(keyed):
+    one, headers, _ = await keyed(["restaurant", "restaurants"])
+    for answer in (
+        await one.http.get("/v1/agent?name=restaurants", headers=headers),
+        await one.http.post("/v1/sessions", json={"agent": "restaurants"}, headers=headers),
+    ):
+        assert error_of(answer)[:2] == (404, "unknown_agent")
+        message = answer.json()["error"]["message"]
+        assert "did you mean restaurant?" in message
+        assert "clinic" not in message
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(["restaurant"], 403), (["", "restaurant"], 200)])
+async def test_own_agent_is_described_to_keys_that_may_call_it(keyed, allowed, status):
+    one, headers, _ = await keyed(allowed)
+    answer = await one.http.get("/v1/agent", headers=headers)
+    assert answer.status_code == status
+
+
 @pytest.mark.parametrize(
     ("allowed", "agent", "expected"),
     [

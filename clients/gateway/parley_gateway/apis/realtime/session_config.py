@@ -529,5 +529,5 @@ async def first_config(
         config.change(given)
     if config.agent:
         principal.check_agent(config.agent)
-        await gateway.descriptions.check(agent=config.agent)
+        await gateway.descriptions.check(agent=config.agent, may_call=principal.may_call)
     return config

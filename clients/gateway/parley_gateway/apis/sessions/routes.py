@@ -68,7 +68,9 @@ class _Rest:
         language = None if start.language in ("", _DEFAULT_LANGUAGE) else start.language
         if options.resume is None:
             principal.check_agent(start.agent)
-        await gateway.descriptions.check(language=language, voice=start.voice, agent=start.agent)
+        await gateway.descriptions.check(
+            language=language, voice=start.voice, agent=start.agent, may_call=principal.may_call
+        )
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
