@@ -41,7 +41,7 @@ _HANG_UP_S = 60.0
 _LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
 _DEADLINES = Deadlines(connect_s=30.0)
-_STAGGER_S = 0.7  # between the beginnings of calls that are held at once
+_STAGGER_S = 0.7  # between the beginnings of calls that run at once
 
 
 class Activity:

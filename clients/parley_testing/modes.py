@@ -1,4 +1,4 @@
-"""How a scenario is held: as text, or as speech under given conditions."""
+"""How a scenario is run: as text, or as speech under given conditions."""
 
 from __future__ import annotations
 

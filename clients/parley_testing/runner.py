@@ -25,7 +25,7 @@ Speak = Callable[[Sequence[Line]], Mapping[Line, Spoken]]
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How scenarios are held."""
+    """How scenarios are run."""
 
     scenarios: Sequence[Scenario]
     repeat: int = 1
@@ -46,7 +46,7 @@ async def run_scenarios(
 
     Args:
         server: ``host:port`` of Triton's gRPC endpoint.
-        plan: what is held, and how.
+        plan: what is run, and how.
         on_done: called with each call that is over.
 
     Raises:
@@ -54,7 +54,7 @@ async def run_scenarios(
     """
     results = [Result(scenario) for scenario in plan.scenarios]
     pairs = [
-        (CallJob(_held(result.scenario, plan, number), number), result)
+        (CallJob(_prepared(result.scenario, plan, number), number), result)
         for number in range(plan.repeat)
         for result in results
     ]
@@ -136,7 +136,7 @@ class _Callers:
                 self.studio.add(await asyncio.to_thread(self._plan.speak, wanted))
 
 
-def _held(scenario: Scenario, plan: RunPlan, number: int) -> Scenario:
+def _prepared(scenario: Scenario, plan: RunPlan, number: int) -> Scenario:
     if plan.speak is None:
         return as_text(scenario)
     return as_speech(scenario, plan.voices, plan.changes, number)

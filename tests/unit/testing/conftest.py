@@ -1,4 +1,4 @@
-"""Calls are held in virtual time."""
+"""Calls run in virtual time."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The telephone line of callers, and how scenarios are held."""
+"""The telephone line of callers, and how scenarios are run."""
 
 import asyncio
 from dataclasses import replace

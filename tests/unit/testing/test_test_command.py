@@ -42,7 +42,7 @@ def test_scenario_that_passes_ends_with_0(folder, capsys):
     assert "1 of 1" in capsys.readouterr().out
 
 
-def test_agent_in_python_is_served_while_its_scenarios_are_held(folder, tmp_path, monkeypatch):
+def test_agent_in_python_is_served_while_its_scenarios_run(folder, tmp_path, monkeypatch):
     folder(PARKING)
     program, agents = tmp_path / "shop.py", tmp_path / "agents"
     program.write_text("from parley_client import Agent\nagent = Agent(instructions='Take orders.')\n")
@@ -195,3 +195,51 @@ def test_list_names_the_scenarios_of_each_agent_once(folder, capsys):
     path = folder(PARKING)
     assert main(["test", path, path.replace(".toml", ".tests.toml"), "--list"]) == 0
     assert capsys.readouterr().out.split("\n") == ["shop: Parking", ""]
+
+
+HEARING = """
+[[scenario]]
+title = "A cough"
+[[scenario.exchange]]
+sound = "cough"
+"""
+
+
+def test_scenario_of_sounds_is_skipped_as_text_and_named(folder, capsys):
+    with scripted(ANSWERS) as agent:
+        assert run(agent, folder(PARKING + HEARING)) == 0
+    assert len(agent.starts) == 1
+    out = capsys.readouterr().out
+    assert "A cough: skipped, it needs --speech" in out
+    assert "1 of 1" in out
+
+
+def test_scenarios_of_sounds_alone_are_refused_as_text(folder, capsys):
+    with scripted(ANSWERS) as agent:
+        assert run(agent, folder(HEARING)) == 2
+    assert agent.starts == []
+    assert "--speech" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--junit", "--html"])
+def test_report_that_cannot_be_written_is_refused_before_the_calls(folder, tmp_path, capsys, option):
+    (tmp_path / "file").touch()
+    with scripted(ANSWERS) as agent:
+        assert run(agent, folder(PARKING), option, str(tmp_path / "file" / "report")) == 2
+    assert agent.starts == []
+    assert "the report cannot be written" in capsys.readouterr().err
+
+
+def test_missing_agent_in_python_ends_with_2(tmp_path, capsys):
+    assert main(["test", str(tmp_path / "none.py")]) == 2
+    assert "none.py" in capsys.readouterr().err
+
+
+def test_scenarios_of_an_agent_in_python_may_be_named(folder, tmp_path, capsys):
+    folder(PARKING)
+    (tmp_path / "shop.toml").unlink()
+    (tmp_path / "shop.py").write_text(
+        "from parley_client import Agent\nagent = Agent(instructions='Take orders.')\n"
+    )
+    assert main(["test", str(tmp_path / "shop.tests.toml"), "--list"]) == 0
+    assert "shop: Parking" in capsys.readouterr().out

@@ -22,7 +22,7 @@ _README = """\
 # {name}
 
 `{parley} run {name}/{name}.py` serves the agent, on a server that it starts if none runs on this machine.
-`{parley} test {name}/{name}.py` holds the scenarios of `{name}.tests.toml` with it.
+`{parley} test {name}/{name}.py` runs the scenarios of `{name}.tests.toml` with it.
 The guide is docs/your-agent.md of Parley.
 """
 

@@ -1,4 +1,4 @@
-"""``parley test``: hold the scenarios of an agent, and check what it does."""
+"""``parley test``: run the scenarios of an agent, and check what it does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from parley_client.cli.commands.run import (
     serving_agent,
 )
 from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
-from parley_client.errors import UsageError
+from parley_client.errors import ToolDefinitionError, UsageError
+from parley_testing.modes import as_text
 from parley_testing.persona import ChatClient
 from parley_testing.results import Attempt, print_results, write_html, write_junit
 from parley_testing.runner import RunPlan, Speak, run_scenarios
@@ -34,7 +35,7 @@ from parley_testing.scenario_file import load_scenarios
 from parley_testing.sounds import LOOPS
 from parley_testing.voices import Cast, LineCache, cast_of, speak_all
 
-HELP = "hold the scenarios of an agent, as text or as speech, and check what it does"
+HELP = "run the scenarios of an agent, as text or as speech, and check what it does"
 EXAMPLES = """\
   parley test agents/restaurant.toml               the scenarios in agents/restaurant.tests.toml, as text
   parley test agents/*.toml --repeat 5 --pass-rate 0.8 --junit out/junit.xml --html out/report.html
@@ -131,10 +132,10 @@ def _add_speech(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Hold the scenarios.
+    """Run the scenarios.
 
     Raises:
-        UsageError: an agent, a scenario or an option cannot be used.
+        UsageError: an agent, a scenario, a report's path or an option cannot be used.
         ParleyError: the server cannot start.
     """
     if not args.speech and (args.voice or args.noise or args.telephone or args.loss):
@@ -152,14 +153,43 @@ def run(args: argparse.Namespace, console: Console) -> int:
             for one in scenarios:
                 console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
             return 0
+        if not args.speech:
+            scenarios = _without_speech(scenarios, console)
+        for path in filter(None, (args.junit, args.html)):
+            _check_report(path)
         return _test(args, console, scenarios, list(programs.values()))
-    except (ScenarioError, AgentFileError) as error:
+    except (ScenarioError, AgentFileError, ToolDefinitionError) as error:
         raise UsageError(str(error)) from error
 
 
 def _agent_file(path: Path) -> Path:
     """The file of the agent that a file, or a file of scenarios, belongs to."""
-    return path.with_name(f"{path.name.removesuffix(_TESTS)}.toml") if path.name.endswith(_TESTS) else path
+    if not path.name.endswith(_TESTS):
+        return path
+    in_toml, in_python = (path.with_name(path.name.removesuffix(_TESTS) + end) for end in (".toml", ".py"))
+    return in_python if in_python.exists() and not in_toml.exists() else in_toml
+
+
+def _without_speech(scenarios: list[Scenario], console: Console) -> list[Scenario]:
+    """Those of which something is left as text; the others are named."""
+    spoken = [one for one in scenarios if not (one.persona or as_text(one).exchanges)]
+    for one in spoken:
+        console.print(
+            f"  {one.title}: skipped, it needs --speech", style="dim", markup=False, highlight=False
+        )
+    if len(spoken) == len(scenarios):
+        raise ScenarioError("no scenario has anything that can be typed: they need --speech")
+    return [one for one in scenarios if one not in spoken]
+
+
+def _check_report(path: Path) -> None:
+    """Raise UsageError for a report that cannot be written, before there is one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from error
 
 
 def _scenarios_of(path: Path, args: argparse.Namespace, name: str | None) -> list[Scenario]:
@@ -222,25 +252,25 @@ def _test(
             judge=judge,
         )
         place = ServingPlace(server, min(folders))
-        return run_to_end(_serve_and_hold(args, console, place, plan, programs))
+        return run_to_end(_serve_and_run(args, console, place, plan, programs))
 
 
-async def _serve_and_hold(
+async def _serve_and_run(
     args: argparse.Namespace,
     console: Console,
     place: ServingPlace,
     plan: RunPlan,
     programs: list[AgentInPython],
 ) -> int:
-    """Hold the scenarios while the agents in Python are served."""
+    """Run the scenarios while the agents in Python are served."""
     calls = Console(quiet=not args.show, stderr=True)
     async with AsyncExitStack() as stack:
         for program, loaded in programs:
             await stack.enter_async_context(serving_agent(program, loaded, place, calls))
-        return await _hold(args, console, place.server, plan)
+        return await _run_plan(args, console, place.server, plan)
 
 
-async def _hold(args: argparse.Namespace, console: Console, server: str, plan: RunPlan) -> int:
+async def _run_plan(args: argparse.Namespace, console: Console, server: str, plan: RunPlan) -> int:
     def show(attempt: Attempt) -> None:
         state = "failed" if attempt.problems else "passed"
         line = f"  {attempt.log.scenario.title}: {state} ({attempt.log.ended_s:.1f} s)"
