@@ -144,7 +144,7 @@ class AgentOpener:
                 if not only_checks:
                     await toolbox.open()
                 tools = CombinedTools(toolbox, tools) if tools else toolbox
-            self._check(file, config)
+            self._check(file, config, tools)
         except BaseException:
             for part in owned:
                 await part.close()
@@ -198,13 +198,13 @@ class AgentOpener:
         except (ValueError, ModelLoadingError) as error:
             raise file.error(_tool_field(settings, str(error)), str(error)) from error
 
-    def _check(self, file: AgentFile, config: AgentConfig) -> None:
+    def _check(self, file: AgentFile, config: AgentConfig, tools: ServerTools | None) -> None:
         definition = file.definition
         field = "instructions"
         try:
             check_prompt(definition.instructions, config)
             field = ""
-            check_start(definition.complete(Start()), self._synthesizer, config)
+            check_start(definition.complete(Start()), self._synthesizer, config, tools)
         except UnsupportedLanguageError as error:
             raise file.error("language", str(error)) from error
         except UnsupportedVoiceError as error:

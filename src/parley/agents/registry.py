@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +15,22 @@ from parley.engines.base import ChatModel, Closable
 from parley.errors import ModelLoadingError, ModelUnavailableError, UnknownAgentError
 from parley.names import suggest_name
 from parley.protocol import AgentSummary
-from parley.timeouts import best_effort
+from parley.timeouts import best_effort, loop_time
 from parley.tools.base import ServerTools
 
 DEFAULT_FOLDER = "agents"
 """Beside the model repository."""
 _INTERVAL_S = 1.0
 """Between two looks at the folder. A change is taken once it is the same in two of them."""
+_RETRY_S = 30.0
+"""Between two attempts to open agents whose files are unchanged: what they name, such as a key file, may have
+come.
+"""
 _CLOSE_S = 5.0
 _FOLDER = ""
 """The name under which problems of the folder itself are kept."""
+_FAILED = "it could not be opened"
+"""The problem of an agent whose opening raised no :class:`AgentFileError`."""
 _log = logging.getLogger(__name__)
 
 
@@ -115,6 +122,7 @@ class AgentRegistry:
         self._problems: dict[str, str] = {}
         self._seen: Fingerprint | None = None
         self._taken: Fingerprint | None = None
+        self._tried_at = -math.inf
         self._watch: asyncio.Task[None] | None = None
         self._retired: dict[asyncio.Task[None], ServedAgent] = {}
 
@@ -183,7 +191,8 @@ class AgentRegistry:
         """Take what has changed, unless it may still be changing."""
         try:
             found = await asyncio.to_thread(look_at, self._folder)
-            if found == self._seen != self._taken:
+            overdue = self._problems and loop_time() - self._tried_at >= _RETRY_S
+            if found == self._seen and (found != self._taken or overdue):
                 await self._take(found)
         except AgentFileError as error:
             self._report(_FOLDER, str(error))
@@ -194,6 +203,7 @@ class AgentRegistry:
             self._problems.pop(_FOLDER, None)
 
     async def _take(self, found: Fingerprint) -> None:
+        self._tried_at = loop_time()
         served = {name: agent.file for name, agent in self._agents.items()}
         read = await asyncio.to_thread(read_folder, self._folder, served)
         await asyncio.gather(*(self._take_file(name, one) for name, one in read.items()))
@@ -218,8 +228,9 @@ class AgentRegistry:
         except AgentFileError as error:
             self._report(name, str(error))
         except Exception:  # noqa: BLE001 - logged; other agents are served
-            _log.exception("the agent %s could not be opened", name)
-            self._problems[name] = ""
+            if self._problems.get(name) != _FAILED:
+                _log.exception("the agent %s could not be opened", name)
+            self._problems[name] = _FAILED
         else:
             self._problems.pop(name, None)
 

@@ -67,6 +67,16 @@ def opener(folder, config=None, server_tools=None, **environment) -> AgentOpener
     )
 
 
+OWN_ENDING = """[ending]
+end_call = true
+[tools]
+allowed_hosts = ["api.example.com"]
+[[tools.http]]
+name = "end_call"
+url = "https://api.example.com/end"
+"""
+
+
 def define(folder, text: str):
     path = folder / "restaurant.toml"
     path.write_text(f'instructions = "x"\n{text}')
@@ -83,6 +93,7 @@ def define(folder, text: str):
         ("[vad]\nmin_speech_ms = 3\nthreshold = 2.0", 4, "threshold"),
         ("[barge_in]\nmin_words = 99", 3, "barge_in.min_words is 99"),
         ("[sampling]\ntemperature = 9.0", 3, "temperature"),
+        (OWN_ENDING, 2, "the server has a tool 'end_call' of its own"),
         ('[model]\nname = "gpt"', 3, "no engine 'gpt'; there are qwen3"),
         ('[model]\nname = "openai_chat"', 3, "needs model.url"),
         ('[model]\nurl = "ftp://host"\nmodel = "m"', 3, "no URL of the form https://host/v1"),

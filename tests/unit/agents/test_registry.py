@@ -137,6 +137,26 @@ async def test_wrong_change_leaves_the_agent_as_it_was_and_is_logged_once(folder
     assert not folder.registry.wrong_files
 
 
+async def test_agent_that_could_not_be_opened_is_tried_again_without_a_change(folder, caplog, monkeypatch):
+    monkeypatch.setattr(registry_module, "_RETRY_S", 0.02)
+    folder.define("a")
+    folder.define("b")
+    tries = []
+
+    def refuse(file):
+        tries.append(file.name)
+        return file.error("instructions", "no key yet") if len(tries) < 3 else RuntimeError("broken")
+
+    folder.refused["a"] = refuse
+    await folder.registry.open()
+    await folder.until(lambda: len(tries) > 4)
+    del folder.refused["a"]
+    await folder.until_served("a")
+    assert not folder.registry.wrong_files
+    assert len(errors(caplog)) == 2, "each problem is logged once"
+    assert set(tries) == {"a"}
+
+
 async def test_removed_file_removes_its_agent(folder):
     folder.define("a")
     folder.define("b", "wrong")
