@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Literal, Protocol, TypeAlias
 
@@ -59,6 +59,7 @@ from parley.languages import find_language, primary_language
 from parley.llm.history import History
 from parley.llm.messages import choose_sampling
 from parley.timeouts import loop_time
+from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import MAX_CHARACTERS
 from parley.turns.settings import choose_settings
@@ -121,12 +122,13 @@ class Conversation:
         self._start = start
         self.outcomes = Outcomes(emit, whole, resume.state.outcomes if resume else None)
         self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
+        self._built_in = CombinedTools(self._ending)
         self._tools = ToolExecutor(
             start.tools,
             emit,
             config,
             engines.server_tools,
-            self._ending,
+            self._built_in,
             on_result=self._on_tool_result,
         )
         prompt, tools = self._prompt_prefix(start)
@@ -286,8 +288,8 @@ class Conversation:
         self._add_sources(start)
         prefix_changed = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
         if prefix_changed:
-            self._history.change(*self._prompt_prefix(start))
             self._tools.change(start.tools)
+            self._history.change(*self._prompt_prefix(start))
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
         self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
         self._endpointer.change(choose_settings(start.turn, self._config.eagerness))
@@ -297,10 +299,10 @@ class Conversation:
             self._user_idle.change(choose_idle_settings(start.silence, self._config.silence))
         return prefix_changed
 
-    def _prompt_prefix(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
+    def _prompt_prefix(self, start: protocol.Start) -> tuple[str, Sequence[protocol.Tool]]:
         """System prompt and tools, with those that are run here."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
-        return prompt, [*start.tools, *self._tools.own_tools]
+        return prompt, self._tools.offered
 
     def _add_sources(self, start: protocol.Start, *texts: str) -> None:
         """Let answers speak of texts of the client that the language model reads."""

@@ -116,7 +116,8 @@ class ToolExecutor:
         config: limits and deadlines.
         server_tools: the server's own; the session has those that are available when it begins.
         built_in: those that the session's options ask for. They act only on the session itself: after a move
-            a call without a result is run again.
+            a call without a result is run again. Which of them can be called may change:
+            :meth:`change` reads it again.
         on_result: called with the result of a call in the background.
     """
 
@@ -134,11 +135,14 @@ class ToolExecutor:
         self._watches: set[asyncio.Task[None]] = set()
         self.built_in: Collection[str] = built_in.names if built_in else ()
         """Names of the tools that the session's options ask for."""
-        own = [(tool, one) for one in (built_in, server_tools) if one is not None for tool in one.tools]
-        self.own_tools = tuple(tool for tool, _ in own)
-        """Those that are run here, and not by the client."""
-        self._own = {tool.name: one for tool, one in own}
-        self._own_schemas = {tool.name: argument_schema(tool.parameters) for tool in self.own_tools}
+        self._built_in = built_in
+        self._server_tools = tuple(server_tools.tools) if server_tools else ()
+        self._own: dict[str, ServerTools] = {}
+        if server_tools is not None:
+            self._own.update(dict.fromkeys((tool.name for tool in self._server_tools), server_tools))
+        if built_in is not None:
+            self._own.update(dict.fromkeys(built_in.names, built_in))
+        self._own_schemas = {tool.name: argument_schema(tool.parameters) for tool in self._server_tools}
         self.change(tools)
         self._emit = emit
         self._config = config
@@ -150,10 +154,20 @@ class ToolExecutor:
         self._restored_turns = 0
         self._closed = False
 
-    def change(self, tools: Sequence[Tool]) -> None:
-        """Use other tools of the client from now on; running calls go on."""
-        self._tools = {tool.name: tool for tool in (*tools, *self.own_tools)}
-        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in tools} | self._own_schemas
+    def change(self, tools: Sequence[Tool], only: Collection[str] | None = None) -> None:
+        """Use other tools of the client from now on, and what is built in now; running calls go on.
+
+        ``only``: names of the tools that can be called; None: all.
+        """
+        built_in = self._built_in.tools if self._built_in else ()
+        known = (*tools, *built_in, *self._server_tools)
+        self._tools = {tool.name: tool for tool in known}
+        self._schemas = self._own_schemas | {
+            tool.name: argument_schema(tool.parameters) for tool in (*tools, *built_in)
+        }
+        self.offered: Sequence[Tool] = [tool for tool in known if only is None or tool.name in only]
+        """What the language model can call: the client's tools, those built in, and the server's."""
+        self._offered = frozenset(tool.name for tool in self.offered)
 
     @property
     def background(self) -> list[BackgroundCall]:
@@ -329,7 +343,7 @@ class ToolExecutor:
     def _refuse(self, turn: int, call: ToolCall) -> str | None:
         """Why a call cannot be run; None: it can."""
         schema = self._schemas.get(call.name)
-        if schema is None:
+        if schema is None or call.name not in self._offered:
             what = f"there is no tool {call.name}"
         elif problems := schema.problems(call.arguments):
             what = f"invalid arguments for {call.name}: {'; '.join(problems)}"

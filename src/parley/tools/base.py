@@ -70,7 +70,7 @@ class ServerTools(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Those that can be called now; a session offers what there is when it begins."""
+        """Those that can be called now; of the server, a session offers those at its beginning."""
         ...
 
     def timeout_s(self, name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Tools of two owners as one set: an agent's, and the server's own."""
+"""Tools of several owners as one set: an agent's and the server's own, or those of a session's options."""
 
 from __future__ import annotations
 

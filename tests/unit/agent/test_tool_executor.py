@@ -15,6 +15,7 @@ from parley.checkpoint import CHECKPOINT_VERSION, AgentTurnState, RoundState, Se
 from parley.errors import UnknownToolCallError
 from parley.protocol import ErrorEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.tools.base import ToolOutcome
+from parley.tools.combined import CombinedTools
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CLIENT_TOOLS = [
@@ -417,6 +418,35 @@ async def test_a_built_in_tool_without_a_result_is_run_again_after_a_move():
         assert "may have been done" in await executor.begin("quick", call_id="call-3-2", turn=3)
         assert (len(built_in.ran), len(executor.server.ran)) == (1, 0)
         assert [event.name for event in executor.of(ToolRun)] == ["note"]
+
+
+async def test_built_in_tools_of_several_owners_change_with_the_session():
+    notes, others = BuiltInTools(), FakeServerTools()
+    others.names, others.tools = ("confirm",), ()
+    built_in = CombinedTools(notes, others)
+    async with rig(built_in=built_in) as executor:
+        assert {tool.name for tool in executor.executor.offered} >= {"note", "open_door", "quick"}
+        assert "there is no tool confirm" in (await executor.call("confirm"))["error"]
+        others.tools = (Tool(name="confirm"),)
+        executor.executor.change(CLIENT_TOOLS, only=("note", "confirm", "quick"))
+        assert [tool.name for tool in executor.executor.offered] == ["note", "confirm", "quick"]
+        assert await executor.call("confirm", call_id="call-2-1", turn=2) == {"got": {}}
+        assert await executor.call("quick", call_id="call-2-2", turn=2) == {"got": {}}
+        assert "there is no tool open_door" in (await executor.call("open_door", turn=2))["error"]
+        executor.executor.change(CLIENT_TOOLS)
+        assert "open_door" in {tool.name for tool in executor.executor.offered}
+
+
+async def test_calls_under_way_go_on_when_their_tool_is_offered_no_more():
+    async with rig() as executor:
+        task = executor.begin("open_door")
+        await executor.asked()
+        executor.executor.change(CLIENT_TOOLS, only=())
+        executor.executor.resolve(ToolResponse(call_id="call-1-1", output=1))
+        assert await task == "1"
+        executor.executor.restore(restored("get_weather"))
+        executor.executor.resolve(ToolResponse(call_id="call-3-1", output=2))
+        assert executor.executor.result_of("call-3-1") == "2"
 
 
 async def test_an_answer_of_the_greatest_size_is_cut():
