@@ -143,6 +143,8 @@ class OutcomeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     step: str = ""
     """Empty: the agent has no steps."""
+    next_step: str = ""
+    """The step that begins when the language model has no request under way. Empty: none."""
     collected: dict[str, str] = {}
     confirmed: list[str] = []
     """Names of the collected fields that the user has agreed to."""

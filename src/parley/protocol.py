@@ -230,10 +230,14 @@ TRANSFER_ADDRESS = (
 """Form of ``TransferTarget.to``."""
 
 
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$")]
+"""Letters, digits, - and _, at most 64."""
+
+
 class TransferTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whom the language model can transfer a call to."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$")]
+    name: Name
     """What the language model calls it: letters, digits, - and _, at most 64."""
     to: Annotated[str, msgspec.Meta(pattern=TRANSFER_ADDRESS)] = ""
     """Number (``+493012345678``) or SIP address (``sip:desk@example.com``), which the language model does not
@@ -254,6 +258,52 @@ class EndingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the language model gets the tool ``end_call``."""
     transfers: Annotated[list[TransferTarget], msgspec.Meta(max_length=32)] = []
     """Targets of the tool ``transfer``, at most 32. Empty: the language model does not get it."""
+
+
+MAX_STEPS = 32
+
+
+class StepDecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer to a question about the conversation (:class:`Decision`)."""
+
+    name: Name
+    """Of the question."""
+    value: Annotated[str, msgspec.Meta(max_length=200)]
+    probability: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
+    """The least one that counts."""
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A way from one step to another; it has one of the three conditions."""
+
+    to: Name
+    """Name of the other step."""
+    when: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """For the language model, which has the tool ``go_to_step``: when to take it (at most 500 characters)."""
+    collected: Annotated[list[Name], msgspec.Meta(max_length=64)] = []
+    """All of these fields have values."""
+    decision: StepDecision | None = None
+    """This answer was given during the step."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a conversation with instructions and tools of its own."""
+
+    name: Name
+    """Letters, digits, - and _, at most 64."""
+    instructions: str = ""
+    """For the language model, behind the system prompt."""
+    tools: Annotated[list[str], msgspec.Meta(max_length=128)] | None = None
+    """Names of the tools that the language model gets, also of ``end_call`` and ``transfer``. None: all."""
+    voice: str | None = None
+    """From the next turn of the agent on. None: the session's."""
+    collect: Annotated[list[Name], msgspec.Meta(max_length=64)] | None = None
+    """Names of the data that are collected here. None: all."""
+    next: Annotated[list[Transition], msgspec.Meta(max_length=16)] = []
+    """The ways to other steps, at most 16; of several whose conditions hold, the first is taken."""
+    history: Literal["keep", "reset", "summary"] = "keep"
+    """What the language model gets of earlier exchanges. ``reset``: only the collected data. ``summary``: a
+    summary, once it is made."""
 
 
 TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
@@ -312,6 +362,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     silence: SilenceOptions = SilenceOptions()
     sampling: SamplingOptions = SamplingOptions()
     ending: EndingOptions = EndingOptions()
+    steps: Annotated[list[Step], msgspec.Meta(max_length=MAX_STEPS)] = []
+    """Parts of the conversation, at most 32; it begins with the first. Empty: it has no parts."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: the language model says no number, time, date, price, name or code that is not in the
     system prompt, a tool's result, the user's words or a text of the client. It is held back, and the model

@@ -30,6 +30,7 @@ from parley.agent.prompt import SystemPrompt
 from parley.agent.response import LlmResponse
 from parley.agent.speech import SpeechSettings
 from parley.agent.speech_events import Contained
+from parley.agent.steps import Steps
 from parley.agent.summarization import Summarizer
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import TurnOutput
@@ -87,7 +88,8 @@ class Conversation:
     ``name`` is unique for each session. ``hang_up`` ends the session, after a long silence of the user or by
     the language model; ``begin_turn`` is called when later utterances belong to another turn of the user;
     ``changed`` when :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as
-    a whole when that is taken, or not at all. ``resume``: the conversation goes on with that of another
+    a whole when that is taken, or not at all. ``prefix_changed`` is called when a step has changed the prefix
+    of prompts. ``resume``: the conversation goes on with that of another
     session.
     """
 
@@ -104,11 +106,13 @@ class Conversation:
         metrics: SessionMetrics,
         changed: Callable[[], None],
         whole: Callable[[], AbstractContextManager[None]],
+        prefix_changed: Callable[[], None] = lambda: None,
         resume: Resume | None = None,
         trace: Trace = NO_TRACE,
     ) -> None:
         self._changed = changed
         self._whole = whole
+        self._prefix_changed = prefix_changed
         self._resume = resume
         self._finish_commit: Callable[[], None] = _nothing
         self._metrics = metrics
@@ -122,7 +126,8 @@ class Conversation:
         self._start = start
         self.outcomes = Outcomes(emit, whole, resume.state.outcomes if resume else None)
         self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
-        self._built_in = CombinedTools(self._ending)
+        self._steps = Steps(start.steps, self.outcomes, self._on_step_due)
+        self._built_in = CombinedTools(self._ending, self._steps)
         self._tools = ToolExecutor(
             start.tools,
             emit,
@@ -131,6 +136,7 @@ class Conversation:
             self._built_in,
             on_result=self._on_tool_result,
         )
+        self._change_tools(start)
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
@@ -200,6 +206,7 @@ class Conversation:
     def open(self) -> None:
         """Start: the agent may speak."""
         self._enter("listening")
+        self._steps.begin()
         if self._resume is not None:
             self._go_on(self._resume)
         elif self.greets:
@@ -218,6 +225,8 @@ class Conversation:
         elif user.text and not self._start.turn.answer:
             said = ChatMessage(role="user", content=user.text)
             state = msgspec.structs.replace(state, unanswered=False, messages=[*state.messages, said])
+        if state.agent is None:
+            self._enter_step()
         self._agent_turns.go_on(state, resume.progress, self._late_results)
         if user.digits:
             self._dtmf.press(user.digits)
@@ -288,7 +297,7 @@ class Conversation:
         self._add_sources(start)
         prefix_changed = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
         if prefix_changed:
-            self._tools.change(start.tools)
+            self._change_tools(start)
             self._history.change(*self._prompt_prefix(start))
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
         self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
@@ -302,7 +311,44 @@ class Conversation:
     def _prompt_prefix(self, start: protocol.Start) -> tuple[str, Sequence[protocol.Tool]]:
         """System prompt and tools, with those that are run here."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
-        return prompt, self._tools.offered
+        step = self._steps.current
+        parts = (prompt, step.instructions if step is not None else "")
+        return "\n\n".join(filter(None, parts)), self._tools.offered
+
+    def _change_tools(self, start: protocol.Start) -> None:
+        step = self._steps.current
+        only = None
+        if step is not None and step.tools is not None:
+            only = {*step.tools, *(set(self._built_in.names) - self._ending.names)}
+        self._tools.change(start.tools, only)
+
+    def _on_step_due(self) -> None:
+        turn = self._agent_turns.current
+        if turn is None or not turn.generating:
+            self._enter_step()
+
+    def _enter_step(self, answering: bool = False) -> bool:
+        """Let the step begin that is to, if there is one; returns whether there was.
+
+        ``answering``: an answer of the language model follows, so that its cache needs no warm-up.
+        """
+        if not self.outcomes.next_step:
+            return False
+        with self._whole():
+            for step in self._steps.enter():
+                if step.history == "reset":
+                    self._history.reset(
+                        "; ".join(f"{name}: {value}" for name, value in self.outcomes.collected.items())
+                    )
+                elif step.history == "summary":
+                    self._summariser.summarise()
+            self._change_tools(self._start)
+            self._history.change(*self._prompt_prefix(self._start))
+            self._agent_turns.change(self._output(self._start), by_speech=_by_speech(self._start))
+            self._changed()
+        if not answering:
+            self._prefix_changed()
+        return True
 
     def _add_sources(self, start: protocol.Start, *texts: str) -> None:
         """Let answers speak of texts of the client that the language model reads."""
@@ -312,7 +358,7 @@ class Conversation:
     def _output(self, start: protocol.Start) -> TurnOutput:
         return TurnOutput(
             self._engines.synthesizer,
-            _speaker(start, self._engines.synthesizer),
+            _speaker(start, self._steps.current, self._engines.synthesizer),
             self._config,
             self._emit_turn,
             aloud=start.output == "audio",
@@ -554,6 +600,7 @@ class Conversation:
             config=self._config,
             begun=begun,
             facts=self._facts if self._start.facts == "strict" else None,
+            enter_step=self._enter_step,
         )
 
     def _say_idle_prompt(self, text: str, first: bool) -> None:
@@ -567,10 +614,12 @@ class Conversation:
 
     def on_interrupted(self) -> None:
         """The agent's turn was stopped."""
+        self._enter_step(answering=True)
         self._enter("listening")
 
     def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself or failed."""
+        self._enter_step()
         self._interruptions.on_turn_ended()
 
     def on_agent_silent(self) -> None:
@@ -622,10 +671,10 @@ def _by_speech(start: protocol.Start) -> bool:
     return start.barge_in.enabled and start.turn.detection == "auto"
 
 
-def _speaker(start: protocol.Start, synthesizer: Synthesizer) -> SpeechSettings:
+def _speaker(start: protocol.Start, step: protocol.Step | None, synthesizer: Synthesizer) -> SpeechSettings:
     language = speech_language(start, synthesizer)
     return SpeechSettings(
-        voice=start.voice,
+        voice=(step and step.voice) or start.voice,
         language=find_language(language, synthesizer.languages) or language,
         sample_rate=start.output_sample_rate,
         exaggeration=start.exaggeration,

@@ -36,7 +36,7 @@ from parley.tools.settings import ToolSettings, check_settings, tool_names
 if TYPE_CHECKING:
     from parley.tools.toolbox import Toolbox
 
-_FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
+_FIELD = re.compile(r"[a-z_]+(?:\[\d+\])*(?:\.[a-z_]+(?:\[\d+\])*)*")
 _TOOL = re.compile(r"(?P<kind>tool|MCP server)s?\b[^']{0,16}'(?P<name>[^']*)'")
 _TOOLS_SHARE = 4
 """The part of the window that tools may take: the client's, the conversation and the answer need the rest."""
@@ -208,8 +208,12 @@ class AgentOpener:
         except UnsupportedLanguageError as error:
             raise file.error("language", str(error)) from error
         except UnsupportedVoiceError as error:
-            near = suggest_name(definition.voice or "", self._synthesizer.voices or ())
-            raise file.error("voice" if definition.voice else "language", f"{error}{near}") from error
+            voices = {f"steps[{number}].voice": step.voice for number, step in enumerate(definition.steps)}
+            voices |= {"voice": definition.voice}
+            named = (name for name, voice in voices.items() if voice and repr(voice) in str(error))
+            field = next(named, "voice" if definition.voice else "language")
+            near = suggest_name(voices.get(field) or "", self._synthesizer.voices or ())
+            raise file.error(field, f"{error}{near}") from error
         except InvalidInputError as error:
             raise file.error(field or _field_of(str(error)), str(error)) from error
 
@@ -223,7 +227,7 @@ def _check_names(settings: ToolSettings, others: ServerTools | None) -> None:
 def _field_of(problem: str) -> str:
     """The field that a text about a session's options is about; empty: none of a definition."""
     known = fields_at(AgentDefinition, "")
-    return next((name for name in _FIELD.findall(problem) if name.partition(".")[0] in known), "")
+    return next((name for name in _FIELD.findall(problem) if re.split(r"[.\[]", name)[0] in known), "")
 
 
 def _tool_field(settings: ToolSettings, problem: str) -> str:

@@ -31,6 +31,8 @@ class Outcomes:
         self._listeners: list[Callable[[OutcomeEvent], None]] = []
         self.step = begun.step
         """Name of the current step; empty: there are none."""
+        self.next_step = begun.next_step
+        """Name of the step that is to begin; empty: none."""
         self._collected = dict(begun.collected)
         self._confirmed = set(begun.confirmed)
         self._decisions = dict(begun.decisions)
@@ -55,6 +57,7 @@ class Outcomes:
         """What another session needs to go on with them."""
         return OutcomeState(
             step=self.step,
+            next_step=self.next_step,
             collected=dict(self._collected),
             confirmed=sorted(self._confirmed),
             decisions=dict(self._decisions),
@@ -64,8 +67,15 @@ class Outcomes:
         """Call ``listener`` after every change."""
         self._listeners.append(listener)
 
+    def request_step(self, name: str) -> None:
+        """Let a step begin as soon as it can; empty: none."""
+        if name != self.next_step:
+            with self._whole():
+                self.next_step = name
+
     def set_step(self, name: str) -> None:
         """Enter a step."""
+        self.next_step = ""
         if name != self.step:
             previous, self.step = self.step, name
             self._publish(StepChanged(step=name, previous=previous))

@@ -31,11 +31,15 @@ class SystemPrompt:
         self.system_prompt = system_prompt
         self.use_tools = use_tools
         self.tools: Sequence[Tool] = history.tools if use_tools else ()
-        """Those at the beginning of the answer."""
+        """Those of the answer's next request."""
 
     def drop_draft(self) -> None:
         """The draft is part of the history now."""
         self._draft = None
+
+    def renew(self) -> None:
+        """Offer the tools of the session's present step from the next request on."""
+        self.tools = self._history.tools if self.use_tools else ()
 
     def messages(self) -> list[ChatMessage]:
         """The prompt."""

@@ -101,6 +101,7 @@ class AgentSession:
             metrics=self._metrics,
             changed=self._on_change,
             whole=self._whole,
+            prefix_changed=self._warm_up,
             resume=resume,
             trace=self._trace,
         )
@@ -388,7 +389,8 @@ class AgentSession:
         try:
             synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
             language = speech_language(self._start, synthesizer)
-            await check_voice(synthesizer, self._start.voice, language, limit_s)
+            for voice in dict.fromkeys((self._start.voice, *(step.voice for step in self._start.steps))):
+                await check_voice(synthesizer, voice, language, limit_s)
             await self._recognition.open()
             self._emit(
                 protocol.Connected(

@@ -33,18 +33,24 @@ class Summarizer:
         self._count = 0
         self._failed: SummaryPlan | None = None
         self._task: asyncio.Task[None] | None = None
+        self._whole = False
         self._closed = False
 
     def on_history_changed(self) -> None:
         """Start a summary if the history needs one and none is under way."""
         if self._closed or self._task is not None:
             return
-        plan = self._history.plan_summary()
+        plan, self._whole = self._history.plan_summary(whole=self._whole), False
         if plan is None or plan == self._failed:
             return
         self._count += 1
         name = f"{self._name}-summary{self._count}"
         self._task = asyncio.create_task(self._summarise(plan, name), name=name)
+
+    def summarise(self) -> None:
+        """Summarise all but the last exchange, once a summary under way is made."""
+        self._whole = True
+        self.on_history_changed()
 
     def close(self) -> set[asyncio.Task[None]]:
         """Start no more summaries; returns the tasks that are still ending."""
@@ -71,6 +77,8 @@ class Summarizer:
             _log.exception("%s failed", request_id)
         finally:
             self._task = None
+            if self._whole:
+                self.on_history_changed()
 
     async def _ask(self, plan: SummaryPlan, request_id: str) -> str:
         request = summary_request(plan, request_id)

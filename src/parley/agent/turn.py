@@ -152,6 +152,11 @@ class AgentTurn:
         return self._source.log.acted
 
     @property
+    def generating(self) -> bool:
+        """Whether its text may be written still."""
+        return self._generation is None or not self._generation.done()
+
+    @property
     def state(self) -> AgentTurnState:
         """What another session needs to go on with the turn."""
         return self._source.state(self.number, self.response_id, interruptible=self.interruptible)

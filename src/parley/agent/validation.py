@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.ending import EndingTools
 from parley.agent.ports import Engines
+from parley.agent.steps import check_steps
+from parley.agent.steps import tool_names as step_tools
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Synthesizer
 from parley.errors import InvalidMessageError, UnsupportedSampleRateError, UnsupportedVoiceError
@@ -19,7 +21,6 @@ from parley.protocol import (
     MAX_ALTERNATIVES,
     OUTPUT_SAMPLE_RATES,
     AgentDescription,
-    EndingOptions,
     SilenceOptions,
     Start,
     Tool,
@@ -70,8 +71,9 @@ def check_start(
     if start.output_sample_rate not in OUTPUT_SAMPLE_RATES:
         rates = ", ".join(map(str, OUTPUT_SAMPLE_RATES))
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
-    _check_voice(start)
-    synthesizer.check_known(start.voice, speech_language(start, synthesizer))
+    for voice in (start.voice, *(step.voice for step in start.steps)):
+        _check_voice(voice)
+        synthesizer.check_known(voice, speech_language(start, synthesizer))
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
     choose_idle_settings(start.silence, config.silence)
@@ -83,9 +85,10 @@ def check_start(
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
     # Phrases are not part of the prompt, and the recogniser limits them. The server's own tools are not
     # counted here either: the toolbox limits them.
-    in_prompt = msgspec.structs.replace(start, phrases=[], resume=None)
+    longest = sorted(start.steps, key=lambda step: len(msgspec.json.encode(step)))[-1:]
+    in_prompt = msgspec.structs.replace(start, phrases=[], resume=None, steps=longest)
     _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
-    ending = _check_ending(start.ending, server_tools)
+    built_in = _check_built_in(start, server_tools)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:
         _check_tool(tool)
@@ -93,26 +96,30 @@ def check_start(
             raise InvalidMessageError(f"tool {tool.name!r} is defined twice")
         if server_tools and tool.name in server_tools.names:
             raise InvalidMessageError(f"tool {tool.name!r}: the server has a tool of this name")
-        if tool.name in ending:
-            raise InvalidMessageError(f"tool {tool.name!r}: the option ending has a tool of this name")
+        if tool.name in built_in:
+            option = built_in[tool.name]
+            raise InvalidMessageError(f"tool {tool.name!r}: the option {option} has a tool of this name")
+    offered = [*names, *(server_tools.names if server_tools else ()), *EndingTools(start.ending).names]
+    check_steps(start, offered)
 
 
-def _check_ending(options: EndingOptions, server_tools: ServerTools | None) -> Collection[str]:
-    """The names of the tools that the options ask for."""
-    targets = [target.name for target in options.transfers]
+def _check_built_in(start: Start, server_tools: ServerTools | None) -> Mapping[str, str]:
+    """The names of the tools that options ask for, with the names of the options."""
+    targets = [target.name for target in start.ending.transfers]
     for name in targets:
         if targets.count(name) > 1:
             raise InvalidMessageError(f"ending.transfers has two targets {name!r}")
-    names = EndingTools(options).names
-    for name in names:
+    names = dict.fromkeys(EndingTools(start.ending).names, "ending")
+    names |= dict.fromkeys(step_tools(start.steps), "steps")
+    for name, option in names.items():
         if server_tools and name in server_tools.names:
-            raise InvalidMessageError(f"ending: the server has a tool {name!r} of its own")
+            raise InvalidMessageError(f"{option}: the server has a tool {name!r} of its own")
     return names
 
 
-def _check_voice(start: Start) -> None:
-    if start.voice is not None and not 1 <= len(start.voice) <= _MAX_VOICE_NAME:
-        raise UnsupportedVoiceError(f"a voice's name of {len(start.voice)} characters")
+def _check_voice(voice: str | None) -> None:
+    if voice is not None and not 1 <= len(voice) <= _MAX_VOICE_NAME:
+        raise UnsupportedVoiceError(f"a voice's name of {len(voice)} characters")
 
 
 def speech_language(start: Start, synthesizer: Synthesizer) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from parley.engines.base import Continuation
 from parley.protocol import (
+    MAX_STEPS,
     AgentSummary,
     BargeInOptions,
     EndingOptions,
@@ -15,6 +16,7 @@ from parley.protocol import (
     SamplingOptions,
     SilenceOptions,
     Start,
+    Step,
     TurnOptions,
     VadOptions,
 )
@@ -108,6 +110,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """Whether it has the server's own tools too."""
     ending: EndingOptions = EndingOptions()
     """How the language model can end or transfer the call."""
+    steps: Annotated[list[Step], msgspec.Meta(max_length=MAX_STEPS)] = []
+    """Parts of the conversation, at most 32; it begins with the first."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
     page: PageSettings = PageSettings()

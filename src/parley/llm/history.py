@@ -259,8 +259,31 @@ class History:
             return False
         return True
 
-    def plan_summary(self) -> SummaryPlan | None:
-        """The messages to summarise now; None: there is room enough, or only the newest message."""
+    def reset(self, note: str) -> None:
+        """Forget everything but the last exchange.
+
+        ``note`` takes the place of the summary; the end of one that is too long is left out.
+        """
+        self._drop(self._last_exchange)
+        while estimate_tokens(summary_text(note)) > _LONGEST_SUMMARY * self._budget and note:
+            note = note[: len(note) // 2]
+        self._set_summary(summary_text(note))
+        self._trim()
+
+    @property
+    def _last_exchange(self) -> int:
+        """Where the last exchange begins."""
+        begins = (index for index, one in enumerate(self._messages) if one.role == "user")
+        return max(begins, default=0)
+
+    def plan_summary(self, *, whole: bool = False) -> SummaryPlan | None:
+        """The messages to summarise now; None: there is room enough, or only the newest message.
+
+        ``whole``: all but the last exchange, also if there is room.
+        """
+        if whole:
+            count = self._last_exchange
+            return SummaryPlan(self._dropped, tuple(self._messages[:count]), self._summary) if count else None
         if self._cost <= _LONG * self._budget:
             return None
         cuts = self._cuts()

@@ -83,9 +83,30 @@ def define(folder, text: str):
     return read_agent(path)
 
 
+STEPS = """
+[[steps]]
+name = "greet"
+tools = ["find_table", "end_call"]
+[[steps.next]]
+to = "book"
+when = "the user wants a table"
+[[steps]]
+name = "book"
+voice = "high"
+"""
+BOOKING = STEPS.replace('"find_table", "end_call"', "")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
+        (STEPS + TOOL, 5, "steps[0].tools: no tool 'end_call'"),
+        (STEPS.replace("find_table", "get_time"), 5, "steps[0].tools: no tool 'get_time'"),
+        (BOOKING.replace('to = "book', 'to = "bok'), 7, "no other step 'bok' (did you mean book?)"),
+        (BOOKING.replace("to = ", "too = "), 7, "unknown field 'too' (did you mean to?)"),
+        (BOOKING.replace("when = ", "collected = "), 8, "Expected `array`, got `str`"),
+        (BOOKING.replace("high", "hig"), 11, "no voice 'hig'; possible are low, high (did you mean"),
+        (f'{BOOKING}[[steps]]\nname = "alone"', 12, "no way leads to the step 'alone'"),
         ('\nvoice = "deep"', 3, "no voice 'deep'"),
         ('\nlanguage = "xx"', 3, "language 'xx' is not spoken"),
         ('\n\ngreeting = "…"', 4, "greeting has no words"),
