@@ -392,11 +392,10 @@ async def run_in_thread(
         problem: Exception | None = None
         try:
             value = function()
-        except (StopIteration, SystemExit) as error:
-            # A future takes the one not at all, and the other would end the waiting task's event loop.
-            problem = RuntimeError(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - handed to the waiting task
-            problem = error
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting task
+            # A future does not take StopIteration; others that are no Exception would end the event loop.
+            passes = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            problem = error if passes else RuntimeError(f"{type(error).__name__}: {error}")
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(set_result, value, problem)
 

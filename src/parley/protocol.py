@@ -316,8 +316,14 @@ Language: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LANGUAGE)]
 """A language tag, such as ``en`` or ``pt-BR``."""
 MAX_AGENT_NAME = 63
 """Characters of an agent's name."""
-AGENT_NAME = rf"[a-z0-9][a-z0-9_-]{{0,{MAX_AGENT_NAME - 1}}}"
-"""Regular expression for the whole name of an agent."""
+AGENT_NAME = rf"(?!gpt-|parley$)[a-z0-9][a-z0-9_-]{{0,{MAX_AGENT_NAME - 1}}}"
+"""Regular expression for the whole name of an agent. OpenAI's clients choose agents as models: names of their
+models mean the server's own agent.
+"""
+AGENT_NAME_RULE = (
+    f"an agent's name has 1 to {MAX_AGENT_NAME} of a-z 0-9 _ -, begins with none of _ -, "
+    "and is not parley or gpt-..."
+)
 
 
 class Start(_Message, frozen=True, tag="start", kw_only=True):
@@ -449,7 +455,8 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
 
     Fields mean what they do in :class:`Start`; each replaces the previous value as a whole. A response that
     is under way is not changed. A turn of the user that has begun ends by the previous options, unless
-    ``turn.detection`` changes. ``turn.answer`` applies at once.
+    ``turn.detection`` changes. ``turn.answer`` applies at once. What has no field here, such as ``ending``,
+    stays as it was at the beginning.
 
     An update takes effect at once, unless its voice has to be looked up, or a session has sent more than 32
     KiB of updates, each counted as 1 KiB at least; those beyond take effect at 8 KiB a second. At most 16

@@ -47,6 +47,7 @@ _ASK_S = 2.0
 _OPEN_S = 30.0
 """Until the other gateway has opened a call."""
 _ANSWER_S = 30.0
+_OTHERS_S = 5.0  # for all of them together: a webhook waits, and Twilio's has 15 s
 _PING_S = 10.0
 """A gateway whose machine is gone closes nothing."""
 _CLOSE_S = 5.0
@@ -188,15 +189,17 @@ class Peers:
         others = [instance for instance in self._addresses if instance != self._guard.instance]
         asking = [asyncio.create_task(self.pass_on(request, instance)) for instance in others]
         try:
-            for done in asyncio.as_completed(asking):
+            for done in asyncio.as_completed(asking, timeout=_OTHERS_S):
                 answer = await done
                 if answer is not None and answer.status_code == HTTPStatus.OK:
                     return answer
-            return None
+        except TimeoutError:
+            pass
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+        return None
 
     async def pass_on(self, request: Request, instance: str) -> Response | None:
         """The answer of another gateway to a request; None: it cannot be reached."""

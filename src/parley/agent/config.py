@@ -163,7 +163,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """For sessions that bring none."""
     agents: str = ""
     """Folder of the agents that sessions choose by name, a file ``NAME.toml`` each. A relative path begins
-    beside the model repository. Empty: ``agents``, if there is such a folder."""
+    beside the model repository. Empty: ``agents``, if the folder is there when the server starts."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

@@ -190,6 +190,7 @@ class Conversation:
         self._hang_up = hang_up
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
+        self._closed = False
         self._untranscribed = False  # whether the user's speech has no final transcript yet
         self._late_results: list[BackgroundCall] = []
         if resume is not None:
@@ -369,6 +370,7 @@ class Conversation:
 
     def close(self) -> set[asyncio.Task[None]]:
         """Stop everything; returns the tasks that are still ending."""
+        self._closed = True
         self._interruptions.close()
         self._dtmf.close()
         self._user_idle.stop()
@@ -520,7 +522,7 @@ class Conversation:
     def _on_tool_result(self, done: BackgroundCall) -> None:
         """A tool that does not block has returned, or failed."""
         self._agent_turns.add_result(done)
-        if done.announce:
+        if done.announce and not self._closed:
             self._count_idle()
 
     def _announce(self) -> None:

@@ -200,6 +200,10 @@ class AgentOpener:
 
     def _check(self, file: AgentFile, config: AgentConfig, tools: ServerTools | None) -> None:
         definition = file.definition
+        for number, target in enumerate(definition.ending.transfers if definition.telephone.numbers else ()):
+            if not target.to:
+                problem = f"{target.name!r} needs a number in `to`: the agent takes calls by telephone"
+                raise file.error(f"ending.transfers[{number}]", problem)
         field = "instructions"
         try:
             check_prompt(definition.instructions, config)

@@ -10,7 +10,7 @@ from parley.agents.definition import AgentDefinition
 from parley.agents.toml_lines import find_line
 from parley.agents.toml_reader import TomlError, convert_toml, field_steps
 from parley.errors import ModelLoadingError
-from parley.protocol import AGENT_NAME, MAX_AGENT_NAME
+from parley.protocol import AGENT_NAME, AGENT_NAME_RULE
 
 MAX_FILE = 128 * 1024
 """Bytes of one file; a longer prompt would not fit into the first message of a call."""
@@ -53,9 +53,7 @@ def read_agent(path: Path, known: AgentFile | None = None) -> AgentFile:
         AgentFileError: it cannot be read, is not TOML, or has an unknown field or a wrong value.
     """
     if not _NAME.fullmatch(path.stem):
-        raise AgentFileError(
-            path, 1, f"an agent's name has 1 to {MAX_AGENT_NAME} of a-z 0-9 _ -, and begins with none of _ -"
-        )
+        raise AgentFileError(path, 1, AGENT_NAME_RULE)
     text = _read(path)
     if known is not None and known.text == text:
         return known

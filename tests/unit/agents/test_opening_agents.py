@@ -114,6 +114,11 @@ BOOKING = STEPS.replace('"find_table", "end_call"', "")
         ("[vad]\nmin_speech_ms = 3\nthreshold = 2.0", 4, "threshold"),
         ("[barge_in]\nmin_words = 99", 3, "barge_in.min_words is 99"),
         ("[sampling]\ntemperature = 9.0", 3, "temperature"),
+        (
+            '[telephone]\nnumbers = ["+493012345678"]\n[[ending.transfers]]\nname = "desk"',
+            4,
+            "'desk' needs a number in `to`",
+        ),
         (OWN_ENDING, 2, "the server has a tool 'end_call' of its own"),
         ('[model]\nname = "gpt"', 3, "no engine 'gpt'; there are qwen3"),
         ('[model]\nname = "openai_chat"', 3, "needs model.url"),

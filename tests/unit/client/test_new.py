@@ -65,10 +65,17 @@ def test_new_never_overwrites(folder, capsys):
     assert not any((folder / "tea").iterdir())
 
 
-@pytest.mark.parametrize("name", ["Tea House", "../tea", "-tea", ""])
+@pytest.mark.parametrize("name", ["Tea House", "../tea", "-tea", "", "parley", "gpt-tea"])
 def test_new_refuses_a_name_that_no_agent_can_have(folder, capsys, name):
     assert main(["new", "--", name]) == 2
     assert "an agent's name has" in capsys.readouterr().err
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["calendar", "mcp"])
+def test_new_refuses_a_name_that_would_hide_a_module(folder, capsys, name):
+    assert main(["new", name]) == 2
+    assert f"{name}.py would hide the Python module" in capsys.readouterr().err
     assert not any(folder.iterdir())
 
 

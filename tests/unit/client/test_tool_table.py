@@ -259,7 +259,7 @@ def test_an_unusable_file_says_why(tmp_path, text, why):
         load_tools(file)
 
 
-@pytest.mark.parametrize("error", [SystemExit, StopIteration])
+@pytest.mark.parametrize("error", [SystemExit, StopIteration, KeyboardInterrupt, asyncio.CancelledError])
 async def test_a_tool_that_ends_its_thread_gives_its_place_back(error):
     def leave():
         """Leave."""

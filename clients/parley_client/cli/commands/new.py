@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
 from pathlib import Path
 
 from rich.console import Console
 
 import parley_client
+from parley.protocol import AGENT_NAME_RULE
 from parley_client.agent_program import is_agent_name
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.errors import ClientError, UsageError
@@ -46,7 +49,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     name: str = args.name
     if not is_agent_name(name):
-        raise UsageError(f"{name!r}: an agent's name has 1 to 63 of a-z 0-9 _ -, and begins with none of _ -")
+        raise UsageError(f"{name!r}: {AGENT_NAME_RULE}")
+    if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
+        raise UsageError(f"{name!r}: {name}.py would hide the Python module {name}")
     kind = args.like or (name if name in _KINDS else _KINDS[0])
     folder = Path(name)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
@@ -18,8 +19,6 @@ from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
 
 DEFAULT_MODEL = "parley"
-_OWN_MODELS = (DEFAULT_MODEL, "gpt-")
-"""Beginnings of names of models that mean the server's own agent."""
 MAX_TOOLS = 128
 """OpenAI's limit; the agent's own, ``max_tools``, is lower."""
 _MIN_PAUSE_MS = 100
@@ -515,7 +514,7 @@ async def first_config(
     named = given.get("model")
     model = (named if isinstance(named, str) else model) or DEFAULT_MODEL
     agent = None
-    if not model.startswith(_OWN_MODELS):
+    if re.fullmatch(protocol.AGENT_NAME, model):
         agent = await gateway.descriptions.find_agent(lambda one: one.name == model)
     config = SessionConfig(
         new_id("sess"),
