@@ -227,6 +227,23 @@ async def test_a_telephone_call_goes_on_as_the_gateway_says_that_had_its_stream(
         assert "<Hangup/>" in (await other.http.post(ENDED, data=form, headers=signed)).text
 
 
+async def test_end_of_a_telephone_call_is_answered_beside_a_gateway_that_is_silent(fleet, echo, monkeypatch):
+    _, other = [await fleet.start(echo, name) for name in ("one", "two")]
+    asked = []
+
+    async def silence(*_):
+        asked.append(True)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(other.gateway.peers, "pass_on", silence)
+    monkeypatch.setattr(peers_module, "_OTHERS_S", 0.05)
+    form = {"CallSid": "CA1"}
+    signed = {"X-Twilio-Signature": sign(f"https://voice.example{ENDED}", form)}
+    async with asyncio.timeout(20):
+        assert "<Hangup/>" in (await other.http.post(ENDED, data=form, headers=signed)).text
+    assert asked
+
+
 async def test_a_gateway_that_is_gone_is_an_error_and_no_loop(two, fleet, echo):
     one, other = two
     created = await one.create()
