@@ -378,7 +378,7 @@ async def run_in_thread(
     loop = asyncio.get_running_loop()
     result: asyncio.Future[ResultT] = loop.create_future()
 
-    def set_result(value: Any, error: Exception | None) -> None:
+    def set_result(value: Any, error: BaseException | None) -> None:
         on_end()
         if result.done():
             return
@@ -389,7 +389,7 @@ async def run_in_thread(
 
     def run() -> None:
         value: Any = None
-        problem: Exception | None = None
+        problem: BaseException | None = None
         try:
             value = function()
         except BaseException as error:  # noqa: BLE001 - handed to the waiting task
