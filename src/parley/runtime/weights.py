@@ -42,7 +42,8 @@ _REMEDIES: Mapping[str, str] = {
 _DOWNLOADS = (
     *("parakeet-tdt-0.6b-v2", "Qwen3-4B-AWQ"),
     *("whisper-base", "parakeet-ctc-110m", "zipformer-en", "paraformer-zh"),
-    *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"),
+    *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "qwen2.5-coder-1.5b-w8a8"),
+    *("piper-joe", "kokoro-82m", "misaki-en", "g2p-en"),
 )
 """Which operators may name, and misspell."""
 _PRECISION = re.compile(r"-(int8|fp16|bf16)$")
@@ -119,5 +120,7 @@ def _remedies(name: str, *, is_configured: bool) -> list[str]:
 
 def _near(name: str, folder: Path) -> str:
     """The folder, or the weights of the manifest, that a misspelt name may mean."""
+    if name in _DOWNLOADS:
+        return ""
     there = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    return suggest_name(name, sorted({*there, *_DOWNLOADS} - {name}))
+    return suggest_name(name, sorted({*there, *_DOWNLOADS}))

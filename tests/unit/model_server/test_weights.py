@@ -98,6 +98,7 @@ def test_missing_weights_that_must_be_converted_name_both_commands(root):
         "zipformer-en",
         "paraformer-zh",
         "qwen2.5-coder-0.5b-w8a8",
+        "qwen2.5-coder-1.5b-w8a8",
         "piper-joe",
         "kokoro-82m",
         "misaki-en",
