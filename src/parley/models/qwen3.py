@@ -15,6 +15,7 @@ from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.guidance import ToolGuidance
+from parley.llm.known_models import with_known_settings
 from parley.llm.messages import AbortRequest, GenerateRequest, LlmRequest, Priority, Sampling
 from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
 from parley.llm.python_calls.format import CallGrammar, PythonFormat
@@ -80,6 +81,7 @@ def load_chat_service(
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
     """
+    parameters = with_known_settings(parameters)
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
     settings = parameters.read(ChatSettings)
     options = _template_options(settings.chat_template_kwargs)

@@ -109,6 +109,19 @@ class Parameters:
             environment=environment,
         )
 
+    def replaced(self, values: Mapping[str, str]) -> Parameters:
+        """These settings with other values of the configuration."""
+        return Parameters(
+            self.model,
+            {**self._values, **values},
+            model_dir=self.model_dir,
+            version=self.version,
+            instance=self.instance,
+            device_id=self.device_id,
+            sequence_idle_s=self.sequence_idle_s,
+            environment=self.environment,
+        )
+
     @property
     def version_dir(self) -> Path:
         """The folder that holds this version's files."""
