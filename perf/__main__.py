@@ -18,6 +18,7 @@ _PROGRAMS = {
     "load": "load",
     "memory-plans": "memory_plans",
     "observe": "observe",
+    "pass-rates": "pass_rates",
     "perf-analyzer": "perf_analyzer.cli",
     "simulate": "simulate.cli",
     "soak": "soak.cli",

@@ -1,0 +1,45 @@
+"""The model of `pass-rates right` has an answer to everything that callers of the examples say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pass_rates import RightModel
+
+from parley.launcher.options import ROOT
+from parley_testing.scenario_file import load_scenarios
+
+SAID = [
+    (path.name, exchange.words)
+    for path in sorted((ROOT / "examples" / "agents").glob("*.tests.toml"))
+    for scenario in load_scenarios([path])
+    for exchange in scenario.exchanges
+]
+
+
+def ask(*messages):
+    return RightModel().answer({"messages": list(messages)})
+
+
+@pytest.mark.parametrize(("file", "said"), SAID)
+def test_everything_that_callers_say_has_an_answer(file, said):
+    before = {"role": "tool", "content": '{"ticket": 4001, "reservation_number": 1}'}
+    assert ask(before, {"role": "user", "content": said})["delta"]
+
+
+def test_number_of_a_call_is_that_of_the_last_result():
+    results = [{"role": "tool", "content": json.dumps({"reservation_number": number})} for number in (3, 12)]
+    choice = ask(*results, {"role": "user", "content": "Sorry, please cancel it."})
+    (call,) = choice["delta"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"reservation_number": 12}
+
+
+def test_words_follow_the_result_of_the_call():
+    choice = ask({"role": "user", "content": "Does the email work?"}, {"role": "tool", "content": "{}"})
+    assert choice == {"delta": {"content": "Yes, the email works."}, "finish_reason": "stop"}
+
+
+def test_unknown_words_are_an_error():
+    with pytest.raises(ValueError, match="no answer to 'Wie spät ist es"):
+        ask({"role": "user", "content": "Wie spät ist es?"})
