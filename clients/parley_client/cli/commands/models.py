@@ -15,6 +15,7 @@ HELP = "list a profile's models: what they are, licences, sizes, and whether the
 EXAMPLES = """\
   parley models --profile open             what it needs, and what of it is here
   parley models --profile open --verify    read every file again, and compare it with its checksum
+  parley models --advise                   which language model answers in time here (stop the server before)
 """
 _PROGRAM = CHECKOUT / "scripts" / "fetch_models"
 
@@ -31,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="read every file anew and compare it with its checksum"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per model")
+    parser.add_argument(
+        "--advise",
+        action="store_true",
+        help="load each known language model that is here, and say which answers in time on this machine",
+    )
 
 
 def run(args: argparse.Namespace, _console: Console) -> int:
@@ -44,6 +50,9 @@ def run(args: argparse.Namespace, _console: Console) -> int:
     """
     if not _PROGRAM.exists():
         raise ClientError("the list of models is part of the repository: run this in a checkout of it")
+    if args.advise:
+        python, flag = CHECKOUT / ".venv" / "bin" / "python", ["--json"] * args.json
+        return subprocess.run([python, "-m", "parley.launcher.advice", *flag], check=False).returncode
     profile = args.profile or default_profile()
     flags = [flag for flag, given in (("--verify", args.verify), ("--json", args.json)) if given]
     return subprocess.run([_PROGRAM, "--status", "--profile", profile, *flags], check=False).returncode
