@@ -128,9 +128,10 @@ class AgentProgram:
             fields = _without_none(msgspec.to_builtins(agent.fields, str_keys=True))
         except (TypeError, ValueError) as error:
             raise ToolDefinitionError(f"{self.path}: Agent(...): {error}") from error
-        model = fields.get("model")
-        if isinstance(model, dict) and isinstance(file := model.get("key_file"), str) and file:
-            model["key_file"] = str(self._folder / file)  # the server would look for it in its own folder
+        own = fields.get("model")
+        for model in (own, *own.get("fallback", ())) if isinstance(own, dict) else ():
+            if isinstance(model, dict) and isinstance(file := model.get("key_file"), str) and file:
+                model["key_file"] = str(self._folder / file)  # the server would look for it in its own folder
         return LoadedAgent(name, fields, marked_functions(module))
 
 

@@ -39,6 +39,7 @@
     ├── InvalidToolCallError             invalid_tool_call
     ├── AudioDroppedError                audio_dropped        retryable
     ├── AsrFallbackError                 asr_fallback
+    ├── LlmFallbackError                 llm_fallback
     ├── TtsFallbackError                 tts_fallback
     ├── VoiceDamagedError                voice_damaged
     ├── VoiceStoreError                  voice_store_failed   retryable
@@ -335,6 +336,13 @@ class AsrFallbackError(ParleyError):
 
     code = "asr_fallback"
     stage = "asr"
+
+
+class LlmFallbackError(ParleyError):
+    """A language model failed or was late; another one has answered, and nothing is lost."""
+
+    code = "llm_fallback"
+    stage = "llm"
 
 
 class TtsFallbackError(ParleyError):

@@ -578,7 +578,11 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     recognizers: list[str] = []
     """Names of all such models, in order of preference."""
     language_model: str
-    """Name of the language model's weights, or of the model at the remote chat server."""
+    """Name of the weights of the language model that answers, or of the model at the remote chat server."""
+    language_models: list[str] = []
+    """Names of all of them, in order of preference; later ones answer where those before them fail."""
+    demonstration: bool = False
+    """Whether the language model that answers is a demonstration, which is often wrong."""
     synthesizers: list[str]
     """Names of the synthesizers, in order of preference; later ones replace those that fail."""
     languages: list[str]
@@ -953,6 +957,8 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     sessions that are spoken, a ``call`` that was written as text."""
     hedged: bool = False
     """Whether a fixed sentence was said in the place of what no source has."""
+    replacement: str = ""
+    """Name of the language model that has answered in the place of another one. Empty: none has."""
 
 
 class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):

@@ -15,7 +15,7 @@ from leftovers import ANY_PORTS
 
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.protocol import Closed, EndingOptions, ResponseDone
+from parley.protocol import Closed, EndingOptions, ResponseDone, TurnMetrics
 from parley_client import AgentAudio, connect
 from parley_gateway.app import create_app
 from parley_gateway.serving import running
@@ -66,6 +66,11 @@ def remote_chat():
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     with remote_chat() as (url, asked):
+        agents = tmp_path_factory.mktemp("agents")
+        (agents / "second.toml").write_text(
+            'instructions = "Be brief."\n[model]\nurl = "http://127.0.0.1:9/v1"\nmodel = "gone"\n'
+            f'fallback = [{{ url = "{url}", model = "small" }}]\n'
+        )
         options = ServerOptions(
             state_dir=tmp_path_factory.mktemp("remote") / "state",
             **ANY_PORTS,
@@ -73,6 +78,7 @@ def served(tmp_path_factory):
                 "PARLEY_VOICE_AGENT_LLM": "openai_chat",
                 "PARLEY_VOICE_AGENT_LLM_URL": url,
                 "PARLEY_VOICE_AGENT_LLM_MODEL": "any",
+                "PARLEY_VOICE_AGENT_AGENTS": str(agents),
             },
         )
         with EmbeddedServer(options) as server:
@@ -122,3 +128,15 @@ async def test_the_language_model_ends_the_call_when_its_goodbye_was_played(serv
     assert spoken == ["Goodbye."]
     (done,) = [event for event in events if isinstance(event, ResponseDone)]
     assert done.audio_ms > 0
+
+
+async def test_second_model_answers_where_the_first_cannot_be_reached(served):
+    server, asked = served
+    async with connect(server.endpoints.grpc, agent="second") as call:
+        call.send_text("hello")
+        async with asyncio.timeout(60):
+            async for event in call:
+                if isinstance(event, TurnMetrics):
+                    break
+    assert event.replacement == "small"
+    assert asked[-1]["model"] == "small"

@@ -12,6 +12,7 @@ from parley.errors import (
     AsrFallbackError,
     InvalidMessageError,
     InvalidToolCallError,
+    LlmFallbackError,
     ToolTimeoutError,
     TtsFallbackError,
     UnknownToolCallError,
@@ -32,6 +33,7 @@ _HARMLESS = frozenset(
     error.code
     for error in (
         AsrFallbackError,
+        LlmFallbackError,
         TtsFallbackError,
         ToolTimeoutError,
         InvalidToolCallError,

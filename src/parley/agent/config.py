@@ -10,6 +10,7 @@ import msgspec
 
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Continuation, RemoteChat
+from parley.engines.chat_fallback import ChatFallbackLimits
 from parley.engines.registry import REMOTE_CHAT
 from parley.engines.weight_files import find_absent_weights
 from parley.errors import ModelLoadingError
@@ -27,6 +28,7 @@ from parley.runtime.parameters import (
 )
 from parley.runtime.repository import read_parameters
 from parley.runtime.sessions import count_cores, default_sessions
+from parley.runtime.weights import weights_variable
 from parley.turns.settings import Eagerness
 
 NO_TURN_MODEL = "none"
@@ -97,6 +99,11 @@ class AgentDeadlines(
     """For the recogniser's reply to one piece of audio, and for all recognisers together to open a stream."""
     llm_s: Annotated[float, msgspec.Meta(ge=0.1)] = 20.0
     """For the language model's next event."""
+    llm_first_token_s: Annotated[float, msgspec.Meta(ge=0.1)] = 5.0
+    """For a language model's first text or tool call, if there is another one to replace it."""
+    llm_cooldown_s: Annotated[float, msgspec.Meta(ge=0.1)] = 15.0
+    """After an outage of a language model that another one replaces, until it is asked again; twice as long
+    after each further outage, at most 16 times."""
     llm_retries: Natural = 2
     """How often a request to the language model is made again that failed before its first event."""
     llm_retry_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.2
@@ -132,10 +139,11 @@ class AgentConfig(msgspec.Struct, frozen=True):
 
     asr: tuple[str, ...] = ("parakeet_tdt",)
     """Recognisers in order of preference: a session gets the first one that understands its language."""
-    llm: str = "qwen3"
-    """The language model: a model of the server, or ``openai_chat``."""
-    llm_weights: Annotated[str, COMPUTED] = ""
-    """Name of the weights of ``llm``, or of the model at the remote chat server; empty: unknown."""
+    llm: tuple[str, ...] = ("qwen3",)
+    """Language models in order of preference: models of the server, or ``openai_chat``. A later one answers
+    where those before it fail, or are late, before their first token."""
+    llm_weights: Annotated[tuple[str, ...], COMPUTED] = ()
+    """Of each of ``llm`` its weights' name, or that of the remote server's model; empty: unknown."""
     llm_url: str = ""
     """Base URL of the remote chat server, up to the version: ``https://api.example.com/v1``."""
     llm_model: str = ""
@@ -239,6 +247,21 @@ class AgentConfig(msgspec.Struct, frozen=True):
         return tuple(name for name in self.asr if name not in self.absent_models) or self.asr
 
     @property
+    def chat_fallback(self) -> ChatFallbackLimits:
+        """When one language model replaces another."""
+        limits = self.deadlines
+        # The agent itself waits for `llm_s`: a replacement must have time to begin before that.
+        first_token_s = min(limits.llm_first_token_s, limits.llm_s / 2)
+        return ChatFallbackLimits(first_token_s, limits.llm_cooldown_s, limits.abort_s)
+
+    @property
+    def chat_models(self) -> tuple[tuple[str, str], ...]:
+        """Engine and name of those of ``llm`` that can be used; of all, where none can."""
+        weights = self.llm_weights or ("",) * len(self.llm)
+        named = [(engine, name or engine) for engine, name in zip(self.llm, weights, strict=True)]
+        return tuple(one for one in named if one[0] not in self.absent_models) or tuple(named)
+
+    @property
     def sampling(self) -> Sampling:
         """How the language model's tokens are sampled, in sessions that do not say it themselves."""
         return Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_answer_tokens)
@@ -269,18 +292,20 @@ class AgentConfig(msgspec.Struct, frozen=True):
         read = parameters.read(cls, **({"max_sessions": sessions} if sessions else {}))
         return msgspec.structs.replace(
             read,
-            llm_weights=find_llm_weights(parameters, read.llm),
+            llm_weights=tuple(find_llm_weights(parameters, name) for name in read.llm),
             remote_chat=_remote_chat(parameters, read),
             absent_models=_find_absent(parameters, read.asr, read.llm, (*read.tts, *read.tts_fallback)),
         )
 
 
-def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequence[str]) -> dict[str, str]:
+def _find_absent(
+    parameters: Parameters, asr: Sequence[str], llm: Sequence[str], tts: Sequence[str]
+) -> dict[str, str]:
     """Why by model it cannot be used: the launcher has listed the loaded ones, else weights or a GPU lack."""
     if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
-        # The language model may be elsewhere.
-        return dict.fromkeys(sorted({*asr, *tts} - set(loaded.split(","))), "it is not loaded")
-    engines = (*asr, llm, *tts)
+        here = {*asr, *llm, *tts} - {REMOTE_CHAT}
+        return dict.fromkeys(sorted(here - set(loaded.split(","))), "it is not loaded")
+    engines = (*asr, *llm, *tts)
     profile = parameters.text("profile", GPU_PROFILE)
     absent = find_absent_weights(parameters.repository, profile, engines, parameters.environment)
     if profile != GPU_PROFILE:
@@ -300,7 +325,7 @@ def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequ
 
 def why_absent(parameters: Parameters, llm: str) -> str:
     """Why a language model of this server cannot be used; empty: it can."""
-    return _find_absent(parameters, (llm,), llm, ()).get(llm, "")
+    return _find_absent(parameters, (), (llm,), ()).get(llm, "")
 
 
 def find_llm_weights(parameters: Parameters, llm: str) -> str:
@@ -309,7 +334,9 @@ def find_llm_weights(parameters: Parameters, llm: str) -> str:
         return parameters.text("llm_model", "")
     profile = parameters.text("profile", GPU_PROFILE)
     model = read_parameters(parameters.repository / llm, profile, parameters.environment)
-    return "" if model is None else Path(model.text("weights", "")).name
+    if model is None:
+        return ""
+    return Path(parameters.environment.get(weights_variable(llm)) or model.text("weights", "")).name
 
 
 def _remote_chat(parameters: Parameters, read: AgentConfig) -> RemoteChat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ import msgspec
 from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
 from parley.agent.ports import Engines
 from parley.agent.validation import check_prompt, check_start
-from parley.agents.definition import AgentDefinition
+from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
 from parley.engines.base import Closable, RemoteChat, Synthesizer
+from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
 from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
 from parley.errors import (
     InvalidInputError,
@@ -86,7 +88,8 @@ def agent_settings(definition: AgentDefinition, model: AgentModel | None, config
     )
     if model is None:
         return config
-    return msgspec.structs.replace(config, llm=model.engine, llm_weights=model.weights)
+    engines, weights = zip(*model.names, strict=True)
+    return msgspec.structs.replace(config, llm=engines, llm_weights=weights)
 
 
 class AgentOpener:
@@ -98,6 +101,7 @@ class AgentOpener:
         config: of the server.
         parameters: of ``voice_agent``.
         client: for models of this server.
+        on_fallback: called where one language model takes the place of another.
         llm_timeout_s: for each event of a language model.
     """
 
@@ -109,6 +113,7 @@ class AgentOpener:
         parameters: Parameters,
         client: ModelClient,
         *,
+        on_fallback: Callable[[ChatFallback], None],
         llm_timeout_s: float,
     ) -> None:
         self._synthesizer = synthesizer
@@ -116,6 +121,7 @@ class AgentOpener:
         self._config = config
         self._parameters = parameters
         self._client = client
+        self._on_fallback = on_fallback
         self._llm_timeout_s = llm_timeout_s
 
     async def open(self, file: AgentFile, *, only_checks: bool = False) -> ServedAgent:
@@ -153,39 +159,64 @@ class AgentOpener:
 
     def _open_model(self, file: AgentFile, *, may_be_absent: bool) -> AgentModel | None:
         wanted = file.definition.model
-        if wanted.name and wanted.url:
-            raise file.error("model.url", "model has a name and a url; it is one of them")
-        if wanted.url:
-            return self._open_remote_model(file)
-        if not wanted.name or wanted.name == self._config.llm:
+        own = not wanted.url and (not wanted.name or (wanted.name,) == self._config.llm)
+        if own and not wanted.fallback:
             return None
-        if wanted.name == REMOTE_CHAT:
-            raise file.error("model.name", f"{REMOTE_CHAT} needs model.url instead of model.name")
-        try:
-            make = find_engine(CHAT_MODELS, wanted.name)
-        except ModelLoadingError as error:
-            raise file.error("model.name", str(error)) from error
-        if not may_be_absent and (reason := why_absent(self._parameters, wanted.name)):
-            raise file.error("model.name", f"{wanted.name} cannot be used: {reason}")
-        chat = make(self._client, timeout_s=self._llm_timeout_s, remote=RemoteChat())
-        return AgentModel(chat, wanted.name, find_llm_weights(self._parameters, wanted.name))
+        fields = [
+            (wanted, "model"),
+            *((one, f"model.fallback[{n}]") for n, one in enumerate(wanted.fallback)),
+        ]
+        opened: list[tuple[str, NamedChat]] = []
+        for choice, field in fields:
+            if choice.url:
+                opened.append(self._open_remote_model(file, choice, field))
+            else:
+                here = self._open_local_models(file, choice, field, may_be_absent=may_be_absent)
+                before = [engine for engine, _ in opened]
+                # A fallback may be one of the server's own.
+                opened += [one for one in here if one[0] == REMOTE_CHAT or one[0] not in before]
+        names = tuple((engine, one.name) for engine, one in opened)
+        chat = join_chats([one for _, one in opened], self._config.chat_fallback, self._on_fallback)
+        return AgentModel(chat, names)
 
-    def _open_remote_model(self, file: AgentFile) -> AgentModel:
-        wanted = file.definition.model
-        if not wanted.url.startswith(("http://", "https://")):
-            raise file.error("model.url", f"{wanted.url!r} is no URL of the form https://host/v1")
-        if not wanted.model:
-            raise file.error("model.url", "model.model must name the model at model.url")
-        key = ""
-        if wanted.key_file:
+    def _open_local_models(
+        self, file: AgentFile, choice: ModelChoice, field: str, *, may_be_absent: bool
+    ) -> list[tuple[str, NamedChat]]:
+        """The model of a name; without a name those of the server."""
+        if not choice.name and field != "model":
+            raise file.error(field, "a fallback needs a name, or a url")
+        if choice.name == REMOTE_CHAT:
+            raise file.error(f"{field}.name", f"{REMOTE_CHAT} needs {field}.url instead of {field}.name")
+        opened = []
+        for engine in [choice.name] if choice.name else [name for name, _ in self._config.chat_models]:
             try:
-                key = read_key(file.path.parent / wanted.key_file, "model.key_file")
+                make = find_engine(CHAT_MODELS, engine)
             except ModelLoadingError as error:
-                raise file.error("model.key_file", str(error)) from error
-        remote = RemoteChat(wanted.url, wanted.model, key, wanted.continuation)
+                raise file.error(f"{field}.name", str(error)) from error
+            if not may_be_absent and choice.name and (reason := why_absent(self._parameters, engine)):
+                raise file.error(f"{field}.name", f"{engine} cannot be used: {reason}")
+            chat = make(self._client, timeout_s=self._llm_timeout_s, remote=self._config.remote_chat)
+            name = find_llm_weights(self._parameters, engine) or engine
+            opened.append((engine, NamedChat(name, chat)))
+        return opened
+
+    def _open_remote_model(self, file: AgentFile, choice: ModelChoice, field: str) -> tuple[str, NamedChat]:
+        if choice.name:
+            raise file.error(f"{field}.url", f"{field} has a name and a url; it is one of them")
+        if not choice.url.startswith(("http://", "https://")):
+            raise file.error(f"{field}.url", f"{choice.url!r} is no URL of the form https://host/v1")
+        if not choice.model:
+            raise file.error(f"{field}.url", f"{field}.model must name the model at {field}.url")
+        key = ""
+        if choice.key_file:
+            try:
+                key = read_key(file.path.parent / choice.key_file, f"{field}.key_file")
+            except ModelLoadingError as error:
+                raise file.error(f"{field}.key_file", str(error)) from error
+        remote = RemoteChat(choice.url, choice.model, key, choice.continuation)
         make = find_engine(CHAT_MODELS, REMOTE_CHAT)
         chat = make(self._client, timeout_s=self._llm_timeout_s, remote=remote)
-        return AgentModel(chat, REMOTE_CHAT, wanted.model)
+        return REMOTE_CHAT, NamedChat(choice.model, chat)
 
     def _make_toolbox(self, file: AgentFile, config: AgentConfig, others: ServerTools | None) -> Toolbox:
         from parley.tools.toolbox import Toolbox  # noqa: PLC0415 - imports an HTTP client, which few need

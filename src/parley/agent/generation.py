@@ -12,7 +12,7 @@ import msgspec
 
 from parley.agent.config import AgentDeadlines
 from parley.chat import ChatMessage
-from parley.engines.base import ChatModel
+from parley.engines.base import ChatModel, NamesModel
 from parley.errors import ModelUnavailableError, ParleyError, ShuttingDownError
 from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
 from parley.protocol import Tool
@@ -39,6 +39,11 @@ class SaltedChat:
     def __init__(self, chat: ChatModel, salt: str) -> None:
         self._chat = chat
         self._salt = salt or new_cache_salt()
+
+    @property
+    def model(self) -> str:
+        """See :class:`parley.engines.base.NamesModel`."""
+        return self._chat.model if isinstance(self._chat, NamesModel) else ""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer."""

@@ -331,7 +331,7 @@ class Host:
 
 def _check_models(start: Start, config: AgentConfig) -> None:
     """Refuse a session that needs a model which this server does not have."""
-    needed = [config.asr, (config.llm,)]
+    needed = [config.asr, config.llm]
     if start.output == "audio":
         needed.append((*config.tts, *config.tts_fallback))
     for models in needed:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.turn import TurnOutcome, TurnRecord
+from parley.engines.chat_fallback import ChatFallback
 from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 from parley.protocol import Audio, CloseReason, Connected, ErrorEvent, HeldBack, ServerEvent
@@ -110,6 +111,11 @@ STORAGE = _gauge("storage_free_ratio", "Free part of a folder's file system, 0 t
 UNSCORED = _counter(
     "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)
 )
+LLM_FALLBACKS = _counter(
+    "parley_llm_fallback",
+    "Answers for which one language model replaced another",
+    ("from_model", "to_model", "reason"),
+)
 TTS_FALLBACKS = _counter(
     "parley_tts_fallback",
     "Answers for which one synthesizer replaced another",
@@ -134,6 +140,7 @@ FAMILIES = (
         GPU_MEMORY,
         STORAGE,
         UNSCORED,
+        LLM_FALLBACKS,
         TTS_FALLBACKS,
         SPECULATIONS,
     ),
@@ -197,6 +204,15 @@ class AgentMetrics:
         """The turn model has failed at a pause."""
         self._metrics.count(UNSCORED, reason=code)
 
+    def on_llm_fallback(self, fallback: ChatFallback) -> None:
+        """One language model answers in the place of another."""
+        self._metrics.count(
+            LLM_FALLBACKS,
+            from_model=fallback.from_model,
+            to_model=fallback.to_model,
+            reason=fallback.reason,
+        )
+
     def on_tts_fallback(self, fallback: TtsFallback) -> None:
         """One synthesizer has taken the place of another."""
         self._metrics.count(
@@ -221,6 +237,7 @@ class AgentMetrics:
     def on_turn(self, turn: TurnRecord, recognizer: str, language_model: str) -> None:
         """A turn of the agent has ended, in a session with these models."""
         figures = turn.figures
+        language_model = figures.replacement or language_model
         self._metrics.count(TURNS, kind=turn.kind, outcome=turn.outcome)
         if figures.completion_tokens:
             self._metrics.count(TOKENS, figures.completion_tokens, model=language_model)

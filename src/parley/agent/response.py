@@ -98,6 +98,8 @@ class GenerationLog:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    replacement: str = ""
+    """Name of the language model that has answered in the place of another."""
     cut: bool = False
     """Whether ``max_tokens`` ended the answer."""
     held_back: list[HeldBack] = field(default_factory=list)
@@ -141,6 +143,7 @@ class GenerationLog:
         self.prompt_tokens += completed.prompt_tokens
         self.cached_tokens += completed.cached_tokens
         self.completion_tokens += completed.completion_tokens
+        self.replacement = completed.model or self.replacement
         self.cut = completed.finish_reason == "length"
 
 
@@ -465,13 +468,13 @@ class LlmResponse:
             prefix=answer.text,
             priority=Priority.ANSWER if context.certain.is_set() else Priority.SPECULATION,
         )
-        started = loop_time()
+        started, model = loop_time(), self._config.chat_models[0][0]
         names = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.request.model": self._config.llm,
+            "gen_ai.request.model": model,
             "parley.request_id": request_id,
         }
-        with context.trace.child(f"chat {self._config.llm}", names) as span:
+        with context.trace.child(f"chat {model}", names) as span:
             request = msgspec.structs.replace(request, traceparent=span.traceparent)
             if span.has_content:
                 span.set_content("prompt", msgspec.json.encode(request.messages).decode())
@@ -531,6 +534,8 @@ class LlmResponse:
                 "gen_ai.response.finish_reason": event.finish_reason,
             }
         )
+        if event.model:
+            span.set({"gen_ai.response.model": event.model})
         self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
 
     async def _say(self, answer: ToolRound, segments: Sequence[str], context: TurnContext) -> None:

@@ -89,7 +89,7 @@ class AgentSession:
         # Of what is logged by a request of the client, or in tasks that it begins.
         with self._log_ids():
             self._context = copy_context()
-        self._metrics = SessionMetrics(metrics, self._arrival, self._recognizer, config.llm)
+        self._metrics = SessionMetrics(metrics, self._arrival, self._recognizer, config.chat_models[0][0])
         self._conversation = Conversation(
             name,
             start,

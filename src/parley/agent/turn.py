@@ -23,7 +23,7 @@ from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState
 from parley.engines.base import Synthesizer
-from parley.errors import ParleyError, TtsFallbackError
+from parley.errors import LlmFallbackError, ParleyError, TtsFallbackError
 from parley.logs import log_ids
 from parley.protocol import (
     Audio,
@@ -287,6 +287,7 @@ class AgentTurn:
             speculated=self._timing.speculated,
             held_back=list(log.held_back),
             hedged=log.hedged,
+            replacement=log.replacement,
         )
 
     def record(self, outcome: TurnOutcome) -> None:
@@ -333,6 +334,8 @@ class AgentTurn:
             _log.exception("%s: the turn failed", self.response_id)
             self._fail(ParleyError("the turn failed unexpectedly").at("llm"))
             await self._apologise()
+        if self._source.log.replacement:
+            self._emit(ErrorEvent.of(LlmFallbackError("another language model has answered")))
         # After a failure, the text so far is still spoken.
         await self._voice.finish()
 

@@ -12,9 +12,10 @@ from parley.agent.ports import Engines
 from parley.agent.steps import check_steps
 from parley.agent.steps import tool_names as step_tools
 from parley.agent.user_idle import UserIdleSettings
-from parley.engines.base import Synthesizer
+from parley.engines.base import NamesModel, Synthesizer
 from parley.errors import InvalidMessageError, UnsupportedSampleRateError, UnsupportedVoiceError
 from parley.llm.history import estimate_tokens
+from parley.llm.known_models import is_demonstration
 from parley.llm.messages import choose_sampling
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
@@ -221,11 +222,15 @@ def describe(
     ``recognizer`` is the session's; ``unavailable`` are recognisers that did not say their languages.
     """
     voices = engines.synthesizer.voices
+    names = [name for _, name in config.chat_models]
+    answering = engines.chat.model if isinstance(engines.chat, NamesModel) else ""
     synthesizers = [name for name in config.tts if name not in config.absent_models]
     return AgentDescription(
         recognizer=recognizer,
         recognizers=list(config.recognizers),
-        language_model=config.llm_weights or config.llm,
+        language_model=answering or names[0],
+        language_models=names,
+        demonstration=is_demonstration(answering or names[0]),
         synthesizers=synthesizers or list(config.tts),
         languages=list(engines.synthesizer.languages),
         recognized_languages=recognized_languages,

@@ -52,8 +52,8 @@ class TelephoneSettings(_Part, frozen=True, kw_only=True):
     """Called numbers: E.164, such as ``+493012345678``. A number belongs to one agent."""
 
 
-class ModelSettings(_Part, frozen=True, kw_only=True):
-    """The language model: one of this server, or one of a server with OpenAI's chat completions."""
+class ModelChoice(_Part, frozen=True, kw_only=True):
+    """A language model: one of this server, or one of a server with OpenAI's chat completions."""
 
     name: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """A model of this server. Empty: that of ``url``, or the server's own."""
@@ -65,6 +65,14 @@ class ModelSettings(_Part, frozen=True, kw_only=True):
     """File with the key of that server. A relative path begins at the folder of agents. Empty: no key."""
     continuation: Continuation = "none"
     """How that server continues a message that has begun."""
+
+
+class ModelSettings(ModelChoice, frozen=True, kw_only=True):
+    """The language model, and those that take its place."""
+
+    fallback: Annotated[list[ModelChoice], msgspec.Meta(max_length=3)] = []
+    """Models that answer, in this order, where those before fail or are late before their first token; at
+    most 3."""
     context_tokens: Annotated[int, msgspec.Meta(ge=512)] | None = None
     """The model's window. Absent: as the setting ``context_tokens`` says."""
 

@@ -62,6 +62,16 @@ def read_folder(folder: Path, served: Mapping[str, AgentFile]) -> dict[str, Agen
     return read
 
 
+def named_models(folder: Path) -> set[str]:
+    """Names of this server's language models that agents of the folder name; of wrong files none."""
+    try:
+        files = [one for one in read_folder(folder, {}).values() if isinstance(one, AgentFile)]
+    except (AgentFileError, OSError):
+        return set()
+    models = (file.definition.model for file in files)
+    return {choice.name for model in models for choice in (model, *model.fallback) if choice.name}
+
+
 def _read_all(
     folder: Path, served: Mapping[str, AgentFile]
 ) -> Iterator[tuple[str, AgentFile | AgentFileError]]:

@@ -39,10 +39,8 @@ class AgentModel:
     """The language model of one agent."""
 
     chat: ChatModel
-    engine: str
-    """As the setting ``llm`` names it."""
-    weights: str
-    """Name for clients."""
+    names: tuple[tuple[str, str], ...]
+    """Of each model its engine, as the setting ``llm`` names it, and its name for clients; empty: unknown."""
 
 
 class ServedAgent:

@@ -71,6 +71,16 @@ class ChatModel(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesModel(Protocol):
+    """A chat model of several, which may change between two answers."""
+
+    @property
+    def model(self) -> str:
+        """Name of the one that the next request goes to; empty: there is only one."""
+        ...
+
+
 Continuation: TypeAlias = Literal["none", "message", "prefix", "continue_final_message"]
 """``none``: not at all. ``message``: where the last message is the assistant's. ``prefix``: if that also has
 ``prefix: true``, as with Mistral and DeepSeek. ``continue_final_message``: with vLLM's and SGLang's field of

@@ -23,7 +23,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Priority, TextDelta, ToolCalled
 from parley.llm.prompt import described, plain_message
 from parley.llm.replies import overlap
 from parley.tts.text import ends_sentence
@@ -111,6 +111,7 @@ class OpenAiChatModel:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; the last event is ``Completed``. Closing it early closes the connection.
 
+        A warm-up is not sent: the server would count its tokens, and may keep nothing of it.
         Where the server cannot go on with a message, one that has begun is over; if it ends within a
         sentence, its finish reason is ``length``.
 
@@ -119,6 +120,9 @@ class OpenAiChatModel:
                 for too long.
             InvalidModelOutputError: a tool call cannot be read.
         """
+        if request.priority == Priority.WARM_UP:
+            yield Completed(finish_reason="stop")
+            return
         if request.prefix and self._continuation == "none":
             whole = ends_sentence(request.prefix)
             yield Completed(finish_reason="stop" if whole else "length")

@@ -54,7 +54,11 @@ async def check_agent_files(
     if tools_file := parameters.text("tools_file", ""):
         settings = read_settings(parameters.repository.parent / tools_file)
         server_tools = Toolbox(settings, parameters.environment)
-    opener = AgentOpener(synthesizer, server_tools, config, parameters, client, llm_timeout_s=_TIMEOUT_S)
+    opener = AgentOpener(
+        *(synthesizer, server_tools, config, parameters, client),
+        on_fallback=UNMEASURED.on_llm_fallback,
+        llm_timeout_s=_TIMEOUT_S,
+    )
     try:
         found = await asyncio.to_thread(read_folder, folder, {})
         for name, file in found.items():

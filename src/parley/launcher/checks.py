@@ -60,11 +60,11 @@ def check_agent_models(
     default = AgentConfig()
     for setting, engines, preset, elsewhere in (
         ("asr", RECOGNIZERS, ",".join(default.asr), ""),
-        ("llm", CHAT_MODELS, default.llm, REMOTE_CHAT),
+        ("llm", CHAT_MODELS, ",".join(default.llm), REMOTE_CHAT),
         ("tts", SYNTHESIZERS, ",".join(default.tts), ""),
         ("turn", TURN_MODELS, default.turn, NO_TURN_MODEL),
     ):
-        is_list = setting in ("asr", "tts")
+        is_list = setting in ("asr", "llm", "tts")
         named = parameters.names(setting, preset) if is_list else (parameters.text(setting, preset),)
         possible = [name for name in engines if name in loaded] + [elsewhere] * bool(elsewhere)
         unknown = [name for name in named if name not in engines and name != elsewhere]

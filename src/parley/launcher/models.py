@@ -19,6 +19,7 @@ from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
+from parley.llm.known_models import DEMONSTRATION, KNOWN_MODELS, is_demonstration
 from parley.names import suggest_name
 from parley.runtime.repository import config_path, read_config_file, read_parameters
 from parley.runtime.weights import INCOMPLETE, weights_variable
@@ -30,7 +31,7 @@ _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton waits for it without end.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
-_ELSEWHERE = "the agent's language model is elsewhere"
+ELSEWHERE = "the agent's language model is elsewhere"
 _ENSEMBLE = "ensemble"
 PROGRAM = ROOT / "scripts/fetch_models"
 _INTERRUPTED = 130
@@ -121,7 +122,7 @@ def leave_out_absent(
     unused = _unused_chat_models(options, environment)
     for folder in folders:
         if folder.name in unused:
-            absent[folder.name] = _ELSEWHERE
+            absent[folder.name] = ELSEWHERE
             continue
         parameters = read_parameters(folder, options.profile, environment)
         if parameters is None or parameters.text("optional", "") != "true":
@@ -135,13 +136,28 @@ def leave_out_absent(
 
 
 def _unused_chat_models(options: ServerOptions, environment: Mapping[str, str]) -> Collection[str]:
-    """The language models of this server, if its agent asks one elsewhere."""
+    """The language models of this server that no agent names, if its own agent asks one elsewhere."""
     parameters = read_parameters(options.model_repository / AGENT, options.profile, environment)
     if parameters is None:
         return ()
-    from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT  # noqa: PLC0415 - only where there is an agent
+    from parley.agents.folder import named_models  # noqa: PLC0415 - only where there is an agent
+    from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT  # noqa: PLC0415
 
-    return CHAT_MODELS if parameters.text("llm", "") == REMOTE_CHAT else ()
+    named = {*parameters.names("llm", "")}
+    if REMOTE_CHAT not in named:
+        return ()
+    folder = find_agents_folder(options, environment)
+    return CHAT_MODELS.keys() - named - (named_models(Path(folder)) if folder else set())
+
+
+def describe_language_model(options: ServerOptions, environment: Mapping[str, str]) -> list[str]:
+    """A line if the language model that the server loads is a demonstration."""
+    parameters = read_parameters(options.model_repository / "qwen3", options.profile, environment)
+    if parameters is None or "qwen3" not in [folder.name for folder in model_folders(options)]:
+        return []
+    name = Path(environment.get(weights_variable("qwen3")) or parameters.text("weights", "")).name
+    advice = ". `parley models --advise` looks for a better one"
+    return [f"the language model {name} is {DEMONSTRATION}{advice}"] if is_demonstration(name) else []
 
 
 def describe_left_out(reasons: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
@@ -149,9 +165,9 @@ def describe_left_out(reasons: Mapping[str, str], environment: Mapping[str, str]
 
     That is one with some of its files, or whose folder a variable of ``environment`` names.
     """
-    unused = [model for model, reason in reasons.items() if reason == _ELSEWHERE]
+    unused = [model for model, reason in reasons.items() if reason == ELSEWHERE]
     reasons = {model: reason for model, reason in reasons.items() if model not in unused}
-    lines = [f"left out, {_ELSEWHERE}: {', '.join(unused)}"] if unused else []
+    lines = [f"left out, {ELSEWHERE}: {', '.join(unused)}"] if unused else []
     if not reasons:
         return lines
     guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
@@ -244,7 +260,7 @@ def _all_differ(groups: Sequence[Any]) -> bool:
 def bring_weights(
     options: ServerOptions, inherited: Mapping[str, str] = os.environ, program: Path = PROGRAM
 ) -> None:
-    """Download and convert the weights that the profile needs and this machine lacks.
+    """Download and convert what this machine lacks of the profile's weights and ``PARLEY_WEIGHTS_QWEN3``.
 
     The program reports its downloads on standard error. Nothing is brought where models are chosen one by
     one, nor for a model repository that is not the project's.
@@ -257,7 +273,9 @@ def bring_weights(
     if options.profile == TINY_PROFILE or options.load_models or not own or not program.exists():
         return
     environment = {**inherited, **options.environment}
-    status = _run([str(program), "--profile", options.profile, "--brief"], environment)
+    chosen = environment.get(weights_variable("qwen3"), "")
+    known = [chosen] if chosen in KNOWN_MODELS else []
+    status = _run([str(program), "--profile", options.profile, "--brief", *known], environment)
     if status == _INTERRUPTED:
         raise StartInterruptedError("The download was interrupted.")
     if status:

@@ -53,8 +53,10 @@ from parley.launcher.gpu import find_server_plan, follow_plan
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
+    ELSEWHERE,
     check_models,
     compile_entry_points,
+    describe_language_model,
     describe_left_out,
     find_agents_folder,
     leave_out_absent,
@@ -379,8 +381,13 @@ class EmbeddedServer:
         if left_out or plan is not None:
             check_agent_models(self._options, os.environ, left_out)
         if not is_chosen and self._options.model_repository == ROOT / "model_repository":
-            loaded = [folder.name for folder in model_folders(self._options)]
-            for line in describe_missing(self._options.profile, loaded):
+            elsewhere = [model for model, reason in left_out.items() if reason == ELSEWHERE]
+            loaded = [*(folder.name for folder in model_folders(self._options)), *elsewhere]
+            environment = {**os.environ, **self._options.environment}
+            for line in (
+                *describe_missing(self._options.profile, loaded),
+                *describe_language_model(self._options, environment),
+            ):
                 self._on_progress(line)
 
     def _wait_until_ready(self) -> None:

@@ -101,6 +101,8 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     example_tokens: int = 0
     """Prompt tokens of examples that the model is shown in every conversation."""
     completion_tokens: int = 0
+    model: str = ""
+    """Name of the model that has answered in the place of another. Empty: none has."""
 
 
 LlmEvent: TypeAlias = TextDelta | ToolCalled | Completed

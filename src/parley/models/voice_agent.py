@@ -24,6 +24,7 @@ from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
+from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
 from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
@@ -129,7 +130,9 @@ class AgentService:
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
-        self._agents = await _open_agents(parameters, engines, config, self._client)
+        self._agents = await _open_agents(
+            parameters, engines, config, self._client, agent_metrics.on_llm_fallback
+        )
         engines = dataclasses.replace(engines, agents=self._agents)
         self._host = Host(engines, config, self._release, agent_metrics)
         self._check_version = partial(
@@ -245,13 +248,28 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
         turn = TurnScoring(model, metrics.on_pause_unscored)
     return Engines(
         make_recognizers(config, client, timeout_s=limits.asr_s + _ENGINE_MARGIN_S),
-        find_engine(CHAT_MODELS, config.llm)(
-            client, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
-        ),
+        make_chat(config, client, metrics, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
         make_synthesizer(config, client, metrics, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
         turn,
         metrics.on_preemptive_answer,
     )
+
+
+def make_chat(
+    config: AgentConfig, client: ModelClient, metrics: AgentMetrics, *, timeout_s: float
+) -> ChatModel:
+    """The language models that the settings name, as one; ``timeout_s`` limits the wait for each event.
+
+    Raises:
+        ModelLoadingError: there is no language model of such a name, or one is named twice.
+    """
+    _check_once(config.llm, "language model")
+    makers = {engine: find_engine(CHAT_MODELS, engine) for engine in config.llm}
+    models = [
+        NamedChat(name, makers[engine](client, timeout_s=timeout_s, remote=config.remote_chat))
+        for engine, name in config.chat_models
+    ]
+    return join_chats(models, config.chat_fallback, metrics.on_llm_fallback)
 
 
 def make_recognizers(
@@ -284,7 +302,7 @@ def make_recognizers(
 def _report_absent(config: AgentConfig) -> None:
     """Log which models cannot be used, and why."""
     absent = config.absent_models
-    for models in (config.asr, (config.llm,), (*config.tts, *config.tts_fallback)):
+    for models in (config.asr, config.llm, (*config.tts, *config.tts_fallback)):
         reasons = {model: absent[model] for model in models if model in absent}
         refuses = len(reasons) == len(models)
         for model, reason in reasons.items():
@@ -311,7 +329,11 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
 
 
 async def _open_agents(
-    parameters: Parameters, engines: Engines, config: AgentConfig, client: ModelClient
+    parameters: Parameters,
+    engines: Engines,
+    config: AgentConfig,
+    client: ModelClient,
+    on_fallback: Callable[[ChatFallback], None],
 ) -> AgentRegistry | None:
     """The agents of the folder that the settings name, or of ``agents`` beside the model repository.
 
@@ -329,6 +351,7 @@ async def _open_agents(
         config,
         parameters,
         client,
+        on_fallback=on_fallback,
         llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S,
     )
     registry = AgentRegistry(folder, opener.open)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from agent_fakes import FakeCall, FakeOutlet, calls, hold_call, open_call, says, utterance
+from agent_fakes import FakeCall, FakeChat, FakeOutlet, calls, hold_call, open_call, says, utterance
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrFallbackEvent, TranscriptEvent
+from parley.engines.chat_fallback import ChatFallback, FallbackChat, NamedChat
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -23,12 +25,14 @@ from parley.llm.messages import TextDelta
 from parley.protocol import (
     Audio,
     Closed,
+    Connected,
     ErrorEvent,
     ResponseDone,
     ResponseText,
     SpeechStarted,
     SpeechStopped,
     Start,
+    Text,
     Tool,
     ToolRequest,
     ToolResponse,
@@ -45,6 +49,30 @@ async def test_a_language_model_that_fails_once_is_asked_again():
     await call.end(TurnMetrics)
     assert call.outlet.codes == []
     assert [request.text for request in call.synthesizer.requests] == ["Yes."]
+
+
+async def test_second_language_model_answers_for_the_first():
+    second, counted = FakeChat(), []
+    call = FakeCall(
+        hears=[(200, 1_000, "hello")], answers=[[ModelUnavailableError("gone")], says("I am back.")]
+    )
+    models = [NamedChat("large", call.chat), NamedChat("small", second)]
+    both = FallbackChat(models, AgentConfig().chat_fallback, counted.append)
+    call.host._engines = replace(call.host._engines, chat=both)
+    second.answers.append(says("Yes."))
+    await call.start(Start(describe=True))
+    metrics = await call.wait_for(TurnMetrics)
+    connected = await call.wait_for(Connected)
+    assert connected.agent.language_model == "large"
+    (error,) = call.outlet.of(ErrorEvent)
+    assert (error.code, error.stage, error.retryable) == ("llm_fallback", "llm", False)
+    assert metrics.replacement == "small"
+    assert counted == [ChatFallback("large", "small", "model_unavailable")]
+    assert [len(chat.warmed) for chat in (call.chat, second)] == [1, 0]
+    call.send(Text(text="Still there?"))
+    again = await call.end(TurnMetrics, 2)
+    assert again.replacement == "small"  # the first one is passed over for a while
+    assert [request.text for request in call.synthesizer.requests] == ["Yes.", "Okay."]
 
 
 async def test_a_language_model_that_fails_again_and_again():

@@ -13,7 +13,7 @@ from parley.errors import InferenceError
 from parley.logs import current_ids
 from parley.protocol import CANARY_PREFIX, Start, TurnMetrics
 
-CONFIG = AgentConfig(asr=("fake_asr",), llm="fake_llm")
+CONFIG = AgentConfig(asr=("fake_asr",), llm=("fake_llm",))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

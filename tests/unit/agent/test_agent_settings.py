@@ -90,6 +90,7 @@ def test_setting_reaches_the_agent():
         recognizer="understands",
         recognizers=["understands"],
         language_model="weights-of-qwen3",
+        language_models=["weights-of-qwen3"],
         synthesizers=["speaks"],
         languages=["en", "de"],
         recognized_languages=["en"],
@@ -111,9 +112,26 @@ def test_setting_reaches_the_agent():
 )
 def test_the_language_model_is_named_by_its_weights(profile, name):
     config = read(profile)
-    assert config.llm_weights == name
+    assert config.chat_models == (("qwen3", name),)
     assert config.has_default_prompt
     assert not read(profile, PARLEY_VOICE_AGENT_SYSTEM_PROMPT="You take bookings.").has_default_prompt
+
+
+def test_the_weights_that_a_variable_chooses_are_named():
+    config = read("configs/open.pbtxt", PARLEY_WEIGHTS_QWEN3="/models/qwen2.5-coder-1.5b-w8a8")
+    assert config.chat_models == (("qwen3", "qwen2.5-coder-1.5b-w8a8"),)
+
+
+def test_language_models_that_are_not_loaded_are_left_to_the_others():
+    config = read(
+        "configs/open.pbtxt",
+        PARLEY_VOICE_AGENT_LLM="openai_chat,qwen3",
+        PARLEY_VOICE_AGENT_LLM_URL="http://127.0.0.1:1/v1",
+        PARLEY_VOICE_AGENT_LLM_MODEL="large",
+        **{LOADED_MODELS_VARIABLE: "moonshine,piper,kokoro,espeak"},
+    )
+    assert config.chat_models == (("openai_chat", "large"),)
+    assert "qwen3" in config.absent_models
 
 
 def test_a_remote_language_model_is_named_as_its_server_names_it():
@@ -123,7 +141,7 @@ def test_a_remote_language_model_is_named_as_its_server_names_it():
         PARLEY_VOICE_AGENT_LLM_URL="http://127.0.0.1:1/v1",
         PARLEY_VOICE_AGENT_LLM_MODEL="anyone/large-8b",
     )
-    assert config.llm_weights == "anyone/large-8b"
+    assert config.chat_models == (("openai_chat", "anyone/large-8b"),)
 
 
 def test_without_the_launcher_models_without_weights_are_absent(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from parley.protocol import (
 from parley.tracing import CONTENT_PREFIX
 
 STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
-CONFIG = AgentConfig(asr=("fake_asr",), llm="fake_llm")
+CONFIG = AgentConfig(asr=("fake_asr",), llm=("fake_llm",))
 
 
 async def tool_and_barge_in(spans, **start):

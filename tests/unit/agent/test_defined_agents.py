@@ -99,7 +99,7 @@ async def test_name_is_refused_where_no_agents_are_defined():
 async def test_tools_and_model_of_an_agent_serve_its_sessions_only(tmp_path):
     chat = FakeChat()
     chat.answers.extend([calls(("find_table", {})), says("At eight.")])
-    agents = make_agents(tmp_path, tools=Tables(), model=AgentModel(chat, "openai_chat", "large"))
+    agents = make_agents(tmp_path, tools=Tables(), model=AgentModel(chat, (("openai_chat", "large"),)))
     call = await open_call(Start(agent="restaurant", greeting="", describe=True), agents=agents)
     connected = await call.wait_for(Connected)
     assert (connected.agent.language_model, connected.agent.tools) == ("large", ["find_table"])

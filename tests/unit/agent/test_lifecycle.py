@@ -305,7 +305,7 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
 @pytest.mark.parametrize("model", ["asr", "llm"])
 async def test_agent_without_a_needed_engine_reports_it(model):
     config = AgentConfig()
-    name = getattr(config, model) if model == "llm" else config.asr[0]
+    name = getattr(config, model)[0]
     call = FakeCall(AgentConfig(absent_models={name: "/secret/weights does not exist", "kokoro": "too"}))
     await call.start(microphone=False)
     assert (call.outlet.codes, call.outlet.reason) == (["weights_not_found"], "failed")
@@ -316,7 +316,7 @@ async def test_agent_without_a_needed_engine_reports_it(model):
 
 
 async def test_refusal_without_a_gpu_names_the_gpu_and_the_profiles_that_need_none():
-    call = await open_call(config=AgentConfig(absent_models={AgentConfig().llm: NO_GPU}), microphone=False)
+    call = await open_call(config=AgentConfig(absent_models={AgentConfig().llm[0]: NO_GPU}), microphone=False)
     assert call.outlet.codes == ["model_loading_failed"]
     assert "no GPU; --model-config-name=open" in call.outlet.of(ErrorEvent)[0].message
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from parley.agent.config import AgentConfig
-from parley.agent.defined_agents import AgentOpener
+from parley.agent.defined_agents import AgentOpener, agent_settings
 from parley.agents.reader import AgentFileError, read_agent
+from parley.engines.base import RemoteChat
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.protocol import Tool
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
@@ -63,6 +64,7 @@ def opener(folder, config=None, server_tools=None, **environment) -> AgentOpener
         config or AgentConfig(),
         parameters,
         client=None,
+        on_fallback=print,
         llm_timeout_s=20.0,
     )
 
@@ -156,7 +158,7 @@ async def test_larger_window_of_its_own_model_takes_longer_instructions(tmp_path
 
 
 async def test_model_that_is_not_loaded_is_refused(tmp_path):
-    config = AgentConfig(llm="openai_chat")
+    config = AgentConfig(llm=("openai_chat",))
     with pytest.raises(AgentFileError, match=r"toml:3: qwen3 cannot be used: it is not loaded"):
         await opener(tmp_path, config, **{LOADED_MODELS_VARIABLE: "piper"}).open(
             define(tmp_path, '[model]\nname = "qwen3"')
@@ -164,7 +166,51 @@ async def test_model_that_is_not_loaded_is_refused(tmp_path):
     found = await opener(tmp_path, config, **{LOADED_MODELS_VARIABLE: "qwen3"}).open(
         define(tmp_path, '[model]\nname = "qwen3"')
     )
-    assert found.model.engine == "qwen3"
+    assert found.model.names == (("qwen3", "qwen3"),)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ('fallback = [{ name = "qwen3" }]', ["openai_chat", "qwen3"]),  # behind the server's own
+        ('name = "qwen3"\nfallback = [{ url = "http://h/v1", model = "b" }]', ["qwen3", "b"]),
+        (
+            'url = "http://h"\nmodel = "a"\nfallback = [{ url = "http://i", model = "a" }, {name="qwen3"}]',
+            ["a", "a", "qwen3"],
+        ),
+    ],
+)
+async def test_model_of_an_agent_has_others_behind_it(tmp_path, model, names):
+    remote = RemoteChat("http://own/v1", "own")
+    config = AgentConfig(llm=("openai_chat",), remote_chat=remote)
+    agent = await opener(tmp_path, config, **{LOADED_MODELS_VARIABLE: "qwen3"}).open(
+        define(tmp_path, f"[model]\n{model}")
+    )
+    assert [name for _, name in agent.model.names] == names
+    assert agent.model.chat.model == names[0]
+    settings = agent_settings(agent.file.definition, agent.model, config)
+    assert [name for _, name in settings.chat_models] == names
+    await agent.close_when_unused()
+
+
+async def test_fallback_that_is_the_servers_own_model_is_asked_once(tmp_path):
+    agent = await opener(tmp_path).open(define(tmp_path, '[model]\nfallback = [{ name = "qwen3" }]'))
+    assert agent.model.names == (("qwen3", "qwen3"),)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "words"),
+    [
+        ('{ model = "b" }', "a fallback needs a name, or a url"),
+        ('{ name = "openai_chat" }', "openai_chat needs model.fallback"),
+        ('{ url = "ftp://h", model = "b" }', "no URL of the form"),
+        ('{ name = "qwen" }', "no engine 'qwen'"),
+    ],
+)
+async def test_wrong_fallback_is_refused_with_its_line(tmp_path, fallback, words):
+    file = define(tmp_path, f"[model]\nfallback = [{fallback}]")
+    with pytest.raises(AgentFileError, match=rf"restaurant.toml:3: .*{words}"):
+        await opener(tmp_path).open(file)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +245,6 @@ async def test_remote_model_of_an_agent_is_closed_with_it(tmp_path):
     text = '[model]\nurl = "https://host/v1"\nmodel = "large"\nkey_file = "key"'
     agent = await opener(tmp_path).open(define(tmp_path, text))
     assert isinstance(agent.model.chat, OpenAiChatModel)
-    assert (agent.model.engine, agent.model.weights) == ("openai_chat", "large")
+    assert agent.model.names == (("openai_chat", "large"),)
     await agent.close_when_unused()
     assert agent.model.chat._client.is_closed

@@ -23,7 +23,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 
@@ -387,3 +387,12 @@ async def test_a_server_that_cannot_go_on_is_not_asked(prefix, reason):
         events = await collect(chat.generate(msgspec.structs.replace(request(), prefix=prefix)))
     assert events == [Completed(finish_reason=reason)]
     assert server.requests == []
+
+
+async def test_warm_up_is_not_sent():
+    async with chatting(delta(content="Yes."), delta("stop"), DONE) as (chat, server):
+        warm_up = msgspec.structs.replace(request(tools=[TIMER]), priority=Priority.WARM_UP)
+        assert await collect(chat.generate(warm_up)) == [Completed(finish_reason="stop")]
+        assert not server.requests
+        await collect(chat.generate(request()))
+        assert len(server.requests) == 1

@@ -95,6 +95,15 @@ def test_the_program_gets_the_profile_and_the_models_environment(program, tmp_pa
     assert called(tmp_path) == ["--profile open --brief /mine"]
 
 
+def test_the_program_gets_the_language_model_that_a_variable_chooses(program, tmp_path):
+    for chosen in ("qwen2.5-coder-1.5b-w8a8", "/elsewhere/qwen2.5-coder-1.5b-w8a8", "mine"):
+        bring_weights(ServerOptions(profile="open"), {"PARLEY_WEIGHTS_QWEN3": chosen}, program())
+    assert [line.strip() for line in called(tmp_path)] == [
+        "--profile open --brief qwen2.5-coder-1.5b-w8a8",
+        *["--profile open --brief"] * 2,
+    ]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -27,6 +28,7 @@ from parley.launcher.errors import (
 from parley.launcher.models import (
     check_models,
     count_instances,
+    describe_language_model,
     describe_left_out,
     leave_out_absent,
     model_folders,
@@ -211,8 +213,24 @@ def test_local_language_model_is_left_out_where_the_agent_asks_a_remote_one(repo
         "left out, weights are absent: choir",
     ]
     assert "qwen3" in leave_out_absent(options, {})[0].load_models
+    second = {"PARLEY_VOICE_AGENT_LLM": "openai_chat,qwen3"}
+    assert "qwen3" in leave_out_absent(options, second)[0].load_models
+    agents = repository.parent / "agents"
+    agents.mkdir()
+    for line, is_loaded in (('fallback = [{ name = "qwen3" }]', True), ('name = "qwen3"', True), ("", False)):
+        (agents / "one.toml").write_text(f'instructions = "x"\n[model]\n{line}')
+        assert ("qwen3" in leave_out_absent(options, remote)[0].load_models) is is_loaded
     named = ServerOptions(model_repository=repository, load_models=("voice_agent", "qwen3"))
     assert leave_out_absent(named, remote) == (named, {})
+
+
+def test_language_model_that_is_a_demonstration_is_named_at_the_start():
+    options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
+    (line,) = describe_language_model(options, {})
+    assert line.startswith("the language model qwen2.5-coder-0.5b-w8a8 is a demonstration: often wrong")
+    assert not describe_language_model(options, {"PARLEY_WEIGHTS_QWEN3": "qwen2.5-coder-1.5b-w8a8"})
+    remote = replace(options, load_models=("voice_agent", "piper"))
+    assert not describe_language_model(remote, {})
 
 
 def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_path):

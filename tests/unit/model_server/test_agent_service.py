@@ -7,15 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.host import Host
-from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
+from parley.agent.metrics import LLM_FALLBACKS, TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
+from parley.engines.base import RemoteChat
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import (
     InferenceError,
@@ -84,9 +86,7 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(
-            AgentConfig(**{kind: ("nope",) if kind in ("asr", "tts") else "nope"}), SilentPort(), UNMEASURED
-        )
+        make_engines(AgentConfig(**{kind: ("nope",) if kind != "turn" else "nope"}), SilentPort(), UNMEASURED)
 
 
 async def test_synthesizers_replace_each_other():
@@ -99,6 +99,30 @@ async def test_synthesizers_replace_each_other():
     assert {"chatterbox", "espeak"} <= set(port.timeouts)
     labels = {"from_engine": "chatterbox", "to_engine": "espeak", "reason": "inference_failed"}
     assert metrics.drain().counts[TTS_FALLBACKS, tuple(labels.items())] == 1
+
+
+async def test_language_models_replace_each_other():
+    metrics = MetricsRecorder((LLM_FALLBACKS,))
+    agent_metrics = AgentMetrics(instance="", goal_ms=1_000.0, metrics=metrics)
+    config = AgentConfig(
+        llm=("openai_chat", "qwen3"),
+        llm_weights=("large", ""),
+        remote_chat=RemoteChat("http://127.0.0.1:9", "m"),
+    )
+    chat = make_engines(config, SilentPort(), agent_metrics).chat
+    with pytest.raises(InferenceError, match="no answer"):
+        _ = [event async for event in chat.generate(GenerateRequest(messages=[]))]
+    labels = {"from_model": "large", "to_model": "qwen3", "reason": "model_unavailable"}
+    assert metrics.drain().counts[LLM_FALLBACKS, tuple(labels.items())] == 1
+    await chat.close()
+
+
+def test_language_model_that_is_named_twice_or_absent_is_not_asked():
+    with pytest.raises(ModelLoadingError, match="a language model is named twice: qwen3, qwen3"):
+        make_engines(AgentConfig(llm=("qwen3", "qwen3")), SilentPort(), UNMEASURED)
+    config = AgentConfig(llm=("openai_chat", "qwen3"), absent_models={"qwen3": "it is not loaded"})
+    remote = msgspec.structs.replace(config, remote_chat=RemoteChat("http://127.0.0.1:9", "m"))
+    assert isinstance(make_engines(remote, SilentPort(), UNMEASURED).chat, OpenAiChatModel)
 
 
 def settings_of(tts, fallback="", loaded=None):

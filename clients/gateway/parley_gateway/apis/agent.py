@@ -21,7 +21,11 @@ class DescribedAgent(msgspec.Struct, frozen=True, kw_only=True):
     recognizers: list[str]
     """Names of all such models: a session gets the first one that understands its language."""
     language_model: str
-    """Name of the language model's weights, or of the model at the remote chat server."""
+    """Name of the weights of the language model that answers, or of the model at the remote chat server."""
+    language_models: list[str]
+    """Names of all of them, in order of preference; later ones answer where those before them fail."""
+    demonstration: bool
+    """Whether the language model that answers is a demonstration, which is often wrong."""
     synthesizers: list[str]
     """Names of the models that speak."""
     languages: list[str]
@@ -52,6 +56,8 @@ def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary |
         recognizer=described.recognizer,
         recognizers=described.recognizers,
         language_model=described.language_model,
+        language_models=described.language_models or [described.language_model],
+        demonstration=described.demonstration,
         synthesizers=described.synthesizers,
         languages=common_languages(described.languages, described.recognized_languages),
         voices=described.voices,

@@ -78,6 +78,8 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
         "recognizer": "hears_german",
         "recognizers": ["hears_german"],
         "language_model": "qwen3",
+        "language_models": ["qwen3"],
+        "demonstration": False,
         "synthesizers": ["espeak"],
         "languages": languages,
         "voices": ["man-1"],

@@ -47,7 +47,7 @@ def emitter(send: Callable[[dict[str, Any]], None]) -> Emit:
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 # After these the session continues unchanged, and the client gets no error.
-HARMLESS = frozenset(("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
+HARMLESS = frozenset(("asr_fallback", "llm_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
 # Refusals of a request of the client.
 REFUSED = frozenset(
     "invalid_input invalid_message unsupported_voice unsupported_language unknown_agent unknown_tool_call "

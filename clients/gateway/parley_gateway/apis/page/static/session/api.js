@@ -90,7 +90,8 @@ export function askReadiness() {
  */
 
 /**
- * @typedef {{recognizers: string[], language_model: string, synthesizers: string[], languages: string[],
+ * @typedef {{recognizers: string[], language_model: string, language_models?: string[],
+ *   demonstration?: boolean, synthesizers: string[], languages: string[],
  *   voices: string[] | null, tools: string[], examples: string[],
  *   default_prompt?: boolean, agent?: Summary | null}} Agent
  */

@@ -13,7 +13,7 @@ import { Backoff } from './backoff.js';
  * @typedef {{state: 'asking' | 'ready' | 'down' | 'loading' | 'gone' | 'locked' | 'limited', detail: string,
  *   retryAt: number}} Known
  * @typedef {import('../talk/settings.js').Offer & {recognizers: string[], language_model: string,
- *   synthesizers: string[]}} Offered
+ *   language_models?: string[], demonstration?: boolean, synthesizers: string[]}} Offered
  */
 
 export class Presence {

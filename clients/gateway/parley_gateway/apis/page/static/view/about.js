@@ -40,9 +40,11 @@ export function showAbout(state, offer, settings) {
   setText(byId('about-text'), isKnown ? demoText(settings, offer) : TEXTS[state]);
   byId('about-facts').hidden = !isKnown;
   if (!isKnown) return;
+  const others = (offer.language_models ?? []).filter((name) => name !== offer.language_model);
   const rows = [
     ['Speech recognition', offer.recognizers.join(', ')],
-    ['Language model', offer.language_model],
+    ['Language model', `${offer.language_model}${offer.demonstration ? ' (a demonstration: often wrong)' : ''}`],
+    ...(others.length ? [['Where it fails', others.join(', ')]] : []),
     ['Speech synthesis', offer.synthesizers.join(', ')],
     [offer.languages.length > 1 ? 'Languages' : 'Language', offer.languages.map(languageName).join(', ')],
     ['Voices', offer.voices?.length ? String(offer.voices.length) : 'not listed'],
