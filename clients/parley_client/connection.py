@@ -55,6 +55,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         barge_in: When speech over the agent's is an interruption; None: the defaults.
         silence: What happens while neither side speaks; None: the server's choice.
         ending: How the language model can end or transfer the call; None: it cannot.
+        steps: Parts of the conversation, which begins with the first.
         sampling: Of the language model; None: the server's choice.
         facts: ``strict``: the agent says no figure, name or code that is in none of its sources.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
@@ -95,6 +96,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         barge_in: protocol.BargeInOptions | None = None,
         silence: protocol.SilenceOptions | None = None,
         ending: protocol.EndingOptions | None = None,
+        steps: Iterable[protocol.Step] = (),
         sampling: protocol.SamplingOptions | None = None,
         facts: Literal["off", "strict"] = "off",
         greeting: str | None = None,
@@ -125,6 +127,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             barge_in=barge_in or protocol.BargeInOptions(),
             silence=silence or protocol.SilenceOptions(),
             ending=ending or protocol.EndingOptions(),
+            steps=list(steps),
             sampling=sampling or protocol.SamplingOptions(),
             facts=facts,
             greeting=greeting,

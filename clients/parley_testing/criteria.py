@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,22 @@ def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
         yield _lacks(f"{name}: answer", lacking(exchange.answer, said), said)
     if exchange.never:
         yield _has(f"{name}: answer without", present(exchange.never, said), said)
+    if exchange.step:
+        found = _step_after(reading.log, act)
+        problem = "" if found == exchange.step else f"in step {found!r}"
+        yield Check(f"{name}: step {exchange.step}", problem)
     yield from _interruption(reading, act, name)
+
+
+def _step_after(log: CallLog, act: Act) -> str:
+    """The step in which the conversation was when the next exchange began, or at its end."""
+    until_s = min((other.began_s for other in log.acts if other.began_s > act.began_s), default=math.inf)
+    return next((step for at, step in reversed(_steps(log)) if at < until_s), "")
+
+
+def _steps(log: CallLog) -> list[tuple[float, str]]:
+    """The steps that began, with their times."""
+    return [(at, event.step) for at, event in log.events if isinstance(event, protocol.StepChanged)]
 
 
 def _interruption(reading: CallReading, act: Act, name: str) -> Iterator[Check]:
@@ -107,6 +123,11 @@ def _checks_of_call(reading: CallReading) -> Iterator[Check]:
         wanted = parse_call(written)
         is_made = any(call_matches(wanted, call) for call in rest)
         yield Check(f"calls {written}", "" if is_made else f"called {_written(calls)}")
+    begun = [step for _, step in _steps(reading.log)]
+    left = iter(begun)
+    for step in expect.steps:
+        problem = "" if step in left else f"the steps were {', '.join(begun) or 'none'}"
+        yield Check(f"step {step} begins", problem)
     for tool in expect.not_called:
         made = [call for call in calls if call.name == tool]
         yield Check(f"never calls {tool}", f"called {_written(made)}" if made else "")

@@ -271,6 +271,8 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Calls that have to be made, in this order; others may come between them."""
     not_called: list[str] = []
     """Names of tools."""
+    steps: list[str] = []
+    """Names of steps that have to begin, in this order; others may begin between them."""
     said: Wordings = []
     """All of it has to be said by the agent."""
     never_said: Wordings = []
@@ -313,6 +315,8 @@ class Exchange:
     answer: tuple[Alternatives, ...] = ()
     never: tuple[Alternatives, ...] = ()
     """What must not be in the answer."""
+    step: str = ""
+    """In which the conversation has to be before the next exchange; empty: it does not matter."""
     answered: Answered = True
     interrupts: bool = False
 

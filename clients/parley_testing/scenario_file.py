@@ -55,6 +55,8 @@ class _Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each has to be in the answer; likewise."""
     never: Wordings = []
     """None of them may be in the answer."""
+    step: str = ""
+    """Name of the step in which the conversation is before the next exchange."""
     answered: Answered | None = None
     interrupts: bool | None = None
 
@@ -317,6 +319,7 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
         tools=None if expect.tools == "any" else tuple(map(parse_call, expect.tools)),
         answer=parse_wordings(expect.answer),
         never=parse_wordings(expect.never),
+        step=expect.step,
         answered=is_turn if expect.answered is None else expect.answered,
         interrupts=is_turn and cue.after == "agent" if expect.interrupts is None else expect.interrupts,
     )

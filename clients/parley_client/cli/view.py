@@ -274,6 +274,7 @@ class CallView:
             case (
                 protocol.TurnDecision()
                 | protocol.SpeechIgnored()
+                | protocol.StepChanged()
                 | protocol.Closed()
                 | Reconnecting()
                 | Reconnected()
@@ -286,10 +287,17 @@ class CallView:
 
     def _show_course(
         self,
-        event: protocol.TurnDecision | protocol.SpeechIgnored | protocol.Closed | Reconnecting | Reconnected,
+        event: protocol.TurnDecision
+        | protocol.SpeechIgnored
+        | protocol.StepChanged
+        | protocol.Closed
+        | Reconnecting
+        | Reconnected,
     ) -> None:
         if isinstance(event, Reconnecting | Reconnected):
             self._line("yellow", "call", format_move(event))
+        elif isinstance(event, protocol.StepChanged):
+            self._line("dim", "step", escape(event.step))
         elif not isinstance(event, protocol.TurnDecision) or (
             event.decision == "wait" and event.needed_ms > _NOTICED_WAIT_MS
         ):

@@ -161,6 +161,11 @@ test('tools are shown with their result, or as no longer awaited', () => {
   assert.equal(last().state, 'cancelled');
 });
 
+test('a step is noted', () => {
+  const { last } = held({ type: 'step', step: 'book', previous: 'greet' });
+  assert.equal(last().text, 'Step: book');
+});
+
 test('another call has names of its own', () => {
   const { conversation } = held(response('First.'));
   conversation.begin();

@@ -102,6 +102,18 @@ def test_call_that_cannot_be_read_is_refused(written):
         parse_call(written)
 
 
+def test_steps_are_compared_with_those_that_began():
+    tape = answered("Done.", exchange=replace(said("is there parking"), step="book"))
+    tape.add(0.0, protocol.StepChanged(step="greet"))
+    tape.add(1.6, protocol.StepChanged(step="book", previous="greet"))
+    tape.act(replace(said("bye"), index=1, step="done", answered="maybe"), 3.0, 3.5)
+    tape.add(4.0, protocol.StepChanged(step="done", previous="book"))
+    assert problems(tape, steps=["greet", "done"]) == []
+    assert problems(tape, steps=["done", "book"]) == ["step book begins: the steps were greet, book, done"]
+    tape.log.acts[0].exchange = replace(tape.log.acts[0].exchange, step="done")
+    assert problems(tape) == ["exchange 1 (is there parking): step done: in step 'book'"]
+
+
 def test_latency_is_that_of_the_slowest_answer():
     tape = answered("Yes.", at=2.4)
     assert problems(tape, latency_ms=1_500) == []

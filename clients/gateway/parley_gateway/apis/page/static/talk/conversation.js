@@ -278,6 +278,11 @@ export class Conversation {
   }
 
   /** @param {any} message */
+  _step({ step }) {
+    this.note(`Step: ${step}`);
+  }
+
+  /** @param {any} message */
   _error({ message }) {
     this.note(message, 'warning');
   }
@@ -334,5 +339,6 @@ const HANDLERS = {
   tool_request: Conversation.prototype._tool,
   tool_run: Conversation.prototype._tool,
   tool_cancelled: Conversation.prototype._toolCancelled,
+  step: Conversation.prototype._step,
   error: Conversation.prototype._error,
 };
