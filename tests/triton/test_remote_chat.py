@@ -15,7 +15,15 @@ from leftovers import ANY_PORTS
 
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.protocol import Closed, EndingOptions, ResponseDone, TurnMetrics
+from parley.protocol import (
+    Closed,
+    EndingOptions,
+    ResponseDone,
+    Step,
+    StepChanged,
+    Transition,
+    TurnMetrics,
+)
 from parley_client import AgentAudio, connect
 from parley_gateway.app import create_app
 from parley_gateway.serving import running
@@ -29,12 +37,19 @@ data: [DONE]
 """
 
 
-END_CALL = {"name": "end_call", "arguments": '{"reason": "all is said"}'}
-GOODBYE = {
-    "delta": {"content": "Goodbye.", "tool_calls": [{"index": 0, "id": "c", "function": END_CALL}]},
-    "finish_reason": "tool_calls",
+def calling(text, name, **arguments):
+    """An answer that calls a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    delta = {"content": text, "tool_calls": [{"index": 0, "id": "c", "function": function}]}
+    choice = {"delta": delta, "finish_reason": "tool_calls"}
+    return f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
+
+
+CALLS = {
+    "bye": calling("Goodbye.", "end_call", reason="all is said"),
+    "a table": calling("", "go_to_step", step="book"),
 }
-FAREWELL = f"data: {json.dumps({'choices': [GOODBYE]})}\n\ndata: [DONE]\n\n".encode()
+"""By what the user has said last."""
 
 
 @contextmanager
@@ -49,7 +64,7 @@ def remote_chat():
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()
-            self.wfile.write(FAREWELL if body["messages"][-1]["content"] == "bye" else ANSWER)
+            self.wfile.write(CALLS.get(body["messages"][-1]["content"], ANSWER))
 
         def log_message(self, *_):
             pass
@@ -140,3 +155,26 @@ async def test_second_model_answers_where_the_first_cannot_be_reached(served):
                     break
     assert event.replacement == "small"
     assert asked[-1]["model"] == "small"
+
+
+async def test_the_language_model_goes_to_another_step_within_its_turn(served):
+    server, asked = served
+    greet = Step(name="greet", instructions="Greet.", next=[Transition(to="book", when="a table is wanted")])
+    steps = [greet, Step(name="book", instructions="Book the table.")]
+    begun = len(asked)
+    async with connect(server.endpoints.grpc, steps=steps, system_prompt="You are Rosa.") as call:
+        call.send_text("a table")
+        events = []
+        async with asyncio.timeout(60):
+            async for event in call:
+                events.append(event)
+                if isinstance(event, TurnMetrics):
+                    break
+    found = [(event.previous, event.step) for event in events if isinstance(event, StepChanged)]
+    assert found == [("", "greet"), ("greet", "book")]
+    first, second = (body for body in asked[begun:] if body["max_tokens"] > 1)
+    assert first["messages"][0]["content"] == "You are Rosa.\n\nGreet."
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["go_to_step"]
+    assert second["messages"][0]["content"] == "You are Rosa.\n\nBook the table."
+    assert not second.get("tools")
+    assert any(isinstance(event, AgentAudio) and event.text for event in events)
