@@ -293,7 +293,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Letters, digits, - and _, at most 64."""
     instructions: str = ""
     """For the language model, behind the system prompt."""
-    tools: Annotated[list[str], msgspec.Meta(max_length=128)] | None = None
+    tools: Annotated[list[Name], msgspec.Meta(max_length=128)] | None = None
     """Names of the tools that the language model gets, also of ``end_call`` and ``transfer``. None: all."""
     voice: str | None = None
     """From the next turn of the agent on. None: the session's."""

@@ -89,8 +89,8 @@ class Conversation:
     the language model; ``begin_turn`` is called when later utterances belong to another turn of the user;
     ``changed`` when :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as
     a whole when that is taken, or not at all. ``prefix_changed`` is called when a step has changed the prefix
-    of prompts. ``resume``: the conversation goes on with that of another
-    session.
+    of prompts, also where an answer follows at once. ``resume``: the conversation goes on with that of
+    another session.
     """
 
     def __init__(
@@ -323,16 +323,18 @@ class Conversation:
             only = {*step.tools, *(set(self._built_in.names) - self._ending.names)}
         self._tools.change(start.tools, only)
 
-    def _on_step_due(self) -> None:
+    @property
+    def answering(self) -> bool:
+        """Whether the text of a turn may be written still."""
         turn = self._agent_turns.current
-        if turn is None or not turn.generating:
+        return turn is not None and turn.generating
+
+    def _on_step_due(self) -> None:
+        if not self.answering:
             self._enter_step()
 
-    def _enter_step(self, answering: bool = False) -> bool:
-        """Let the step begin that is to, if there is one; returns whether there was.
-
-        ``answering``: an answer of the language model follows, so that its cache needs no warm-up.
-        """
+    def _enter_step(self) -> bool:
+        """Let the step begin that is to, if there is one; returns whether there was."""
         if not self.outcomes.next_step:
             return False
         with self._whole():
@@ -347,8 +349,7 @@ class Conversation:
             self._history.change(*self._prompt_prefix(self._start))
             self._agent_turns.change(self._output(self._start), by_speech=_by_speech(self._start))
             self._changed()
-        if not answering:
-            self._prefix_changed()
+        self._prefix_changed()
         return True
 
     def _add_sources(self, start: protocol.Start, *texts: str) -> None:
@@ -616,7 +617,7 @@ class Conversation:
 
     def on_interrupted(self) -> None:
         """The agent's turn was stopped."""
-        self._enter_step(answering=True)
+        self._enter_step()
         self._enter("listening")
 
     def on_turn_ended(self) -> None:

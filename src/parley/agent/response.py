@@ -217,8 +217,8 @@ class LlmResponse:
 
     ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
     tools take long. ``begun``: what another session has done of it. ``facts``: the sources of what may be
-    said; None: anything may be. ``enter_step``: lets a step begin that is to; called where the prompt may
-    change, with whether another request follows; returns whether it has changed.
+    said; None: anything may be. ``enter_step``: called where the prompt may change; returns whether a step
+    has changed it.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class LlmResponse:
         config: AgentConfig,
         begun: BegunResponse | None = None,
         facts: SessionFacts | None = None,
-        enter_step: Callable[[bool], bool] = lambda _: False,
+        enter_step: Callable[[], bool] = lambda: False,
     ) -> None:
         self._enter_step = enter_step
         self._begun = begun or BegunResponse()
@@ -295,7 +295,7 @@ class LlmResponse:
                 raise error from None
             if not self._is_answer(answer):
                 raise
-        self._enter_step(False)
+        self._enter_step()
 
     def _can_retry(self, error: InferenceError) -> bool:
         """Whether a shorter request may succeed after tools; not after a timeout."""
@@ -364,7 +364,7 @@ class LlmResponse:
         silent = not any(answer.said for answer in self.log.rounds)
         async with filler.while_waiting() if silent else nullcontext():
             await self._run_tools(context, answer)
-        if self._enter_step(True):
+        if self._enter_step():
             self._prompt.renew()
 
     def _is_answer(self, last: ToolRound) -> bool:

@@ -101,7 +101,7 @@ class AgentSession:
             metrics=self._metrics,
             changed=self._on_change,
             whole=self._whole,
-            prefix_changed=self._warm_up,
+            prefix_changed=partial(self._warm_up, between_answers=True),
             resume=resume,
             trace=self._trace,
         )
@@ -448,19 +448,23 @@ class AgentSession:
             self.end("failed")
             self._conversation.on_task_failed("watch")
 
-    def _warm_up(self) -> None:
-        """Prefill the prompt's prefix, once an earlier warm-up, which is cancelled, has ended."""
+    def _warm_up(self, *, between_answers: bool = False) -> None:
+        """Prefill the prompt's prefix, once an earlier warm-up, which is cancelled, has ended.
+
+        ``between_answers``: not if an answer is being written, which fills the cache itself.
+        """
         for task in self._warmings:
             task.cancel()
-        task = asyncio.create_task(self._run_warm_up(), name=f"{self.session_id} warm-up")
+        task = asyncio.create_task(self._run_warm_up(between_answers), name=f"{self.session_id} warm-up")
         self._warmings.add(task)
         task.add_done_callback(self._warmings.discard)
 
-    async def _run_warm_up(self) -> None:
+    async def _run_warm_up(self, between_answers: bool) -> None:
         try:
             # One request at a time: an update may come while the model still stops the last one.
             async with self._warming:
-                await self._conversation.warm_up()
+                if not (between_answers and self._conversation.answering):
+                    await self._conversation.warm_up()
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("warm-up")
 

@@ -117,6 +117,8 @@ class AgentTurn:
         self.interruptible = interruptible
         self.failed = False
         """Whether an error was reported to the client."""
+        self.generating = True
+        """Whether its text may be written still."""
         self.playout = Playout()
         if begun is not None:
             self.playout.restore_speech(
@@ -150,11 +152,6 @@ class AgentTurn:
     def acted(self) -> bool:
         """Whether a tool was run: the turn cannot simply be repeated."""
         return self._source.log.acted
-
-    @property
-    def generating(self) -> bool:
-        """Whether its text may be written still."""
-        return self._generation is None or not self._generation.done()
 
     @property
     def state(self) -> AgentTurnState:
@@ -336,6 +333,7 @@ class AgentTurn:
             await self._apologise()
         if self._source.log.replacement:
             self._emit(ErrorEvent.of(LlmFallbackError("another language model has answered")))
+        self.generating = False
         # After a failure, the text so far is still spoken.
         await self._voice.finish()
 

@@ -118,6 +118,7 @@ async def test_the_model_goes_to_another_step_within_its_turn():
     assert system(call) == "You take bookings.\n\nBook the table."
     assert offered(call) == ["book_table"]
     assert results(call) == [{"step": "book"}]
+    assert len(call.chat.warmed) == 1  # its next request fills the cache itself
     assert call.chat.prompt()[1] == ("user", "a table, please")
     assert steps(call) == [("", "greet"), ("greet", "book")]
     assert [request.voice for request in call.synthesizer.requests] == [None]
