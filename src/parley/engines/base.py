@@ -1,4 +1,4 @@
-"""The Protocols of engines: recogniser, chat model, synthesizer and turn model."""
+"""The Protocols of engines: recogniser, chat model, synthesizer, turn model and embedder."""
 
 from __future__ import annotations
 
@@ -160,5 +160,38 @@ class TurnModel(Protocol):
 
         ``speech``: i16 ``[n]``, 16 kHz mono, the turn so far with the silence after it. ``traceparent``: span
         of the caller (W3C Trace Context); empty: there is none.
+        """
+        ...
+
+
+TextKind: TypeAlias = Literal["query", "passage"]
+"""What a text is to a search: some networks represent both differently."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSpace:
+    """What vectors must have in common to be compared."""
+
+    fingerprint: str
+    """Of the weights: vectors of different fingerprints must not be compared."""
+    dimensions: int
+    """Length of a vector."""
+    max_tokens: int
+    """Tokens of a text that count; what follows them is not represented."""
+
+
+class Embedder(Protocol):
+    """Represents texts by vectors whose dot product is the similarity of the texts."""
+
+    async def describe(self) -> EmbeddingSpace:
+        """The space of all vectors that this embedder returns; raises a ``ParleyError`` on failure."""
+        ...
+
+    async def embed(self, texts: Sequence[str], *, kind: TextKind) -> NDArray[np.float32]:
+        """The vectors of texts: f32 ``[len(texts), dimensions]``, each of length 1.
+
+        Raises:
+            InvalidInputError: a text cannot be represented, such as one without a token.
+            ParleyError: the model failed, or has other weights than :meth:`describe` has stated.
         """
         ...
