@@ -132,6 +132,10 @@ class AgentProgram:
         for model in (own, *own.get("fallback", ())) if isinstance(own, dict) else ():
             if isinstance(model, dict) and isinstance(file := model.get("key_file"), str) and file:
                 model["key_file"] = str(self._folder / file)  # the server would look for it in its own folder
+        if isinstance(knowledge := fields.get("knowledge"), list):
+            fields["knowledge"] = [
+                str(self._folder / one) if isinstance(one, str) else one for one in knowledge
+            ]
         return LoadedAgent(name, fields, marked_functions(module))
 
 

@@ -88,6 +88,7 @@ ServerEvent: TypeAlias = (
     | protocol.ToolProgress
     | protocol.ToolRun
     | AgentAudio
+    | protocol.KnowledgeUsed
     | protocol.StepChanged
     | protocol.DataCollected
     | protocol.Decision
@@ -104,6 +105,12 @@ ServerEvent: TypeAlias = (
 """What a server sends: checkpoints and ``go_away`` are for the call itself."""
 
 CallEvent: TypeAlias = ServerEvent | Reconnecting | Reconnected
+
+
+def format_sources(event: protocol.KnowledgeUsed) -> str:
+    """The passages that an answer has, for people."""
+    sources = [" > ".join(filter(None, (one.file, one.heading))) for one in event.sources]
+    return f"{'; '.join(sources) or 'nothing'}{' (the search was late)' if event.late else ''}"
 
 
 def read_event(reply: ServerReply) -> ServerEvent:

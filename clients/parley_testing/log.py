@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from parley import protocol
+from parley_client.events import format_sources
 from parley_testing.devices import Account, AudioEntry
 from parley_testing.scenario import Exchange, Scenario
 
@@ -123,8 +124,12 @@ def _answers(log: CallLog) -> Iterator[Line]:
         yield Line(at, "agent", f"“{texts.get(response, '').strip()}”")
 
 
-def _outcome_text(event: protocol.StepChanged | protocol.DataCollected | protocol.Decision) -> str:
+def _outcome_text(
+    event: protocol.StepChanged | protocol.DataCollected | protocol.Decision | protocol.KnowledgeUsed,
+) -> str:
     match event:
+        case protocol.KnowledgeUsed():
+            return f"reads {format_sources(event)}"
         case protocol.StepChanged():
             return f"in step {event.step}"
         case protocol.DataCollected():
@@ -154,7 +159,9 @@ def _lines_of(at: float, event: Event) -> Iterator[Line]:
             yield Line(at, "agent", f"stopped ({event.reason}) after “{event.spoken_text}”")
         case protocol.ToolRequest():
             yield Line(at, "tool", f"{event.name}({event.arguments})")
-        case protocol.StepChanged() | protocol.DataCollected() | protocol.Decision():
+        case (
+            protocol.StepChanged() | protocol.DataCollected() | protocol.Decision() | protocol.KnowledgeUsed()
+        ):
             yield Line(at, "agent", _outcome_text(event))
         case protocol.ErrorEvent():
             yield Line(at, "trouble", f"{event.code}: {event.message}")

@@ -814,6 +814,29 @@ class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """The words that start in this piece."""
 
 
+class KnowledgeSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage of the agent's documents."""
+
+    file: str
+    """Its path below the folder of agents."""
+    heading: str
+    """Titles of the sections around it, outermost first, joined with " > "; of PDF ``page N``."""
+    score: float
+    """0-1; 1: the first in every ranking."""
+
+
+class KnowledgeUsed(_Event, frozen=True, tag="knowledge_used", kw_only=True):
+    """The language model reads passages of the agent's documents for this answer. For information only."""
+
+    turn: int
+    response_id: str
+    sources: list[KnowledgeSource] = []
+    """Best first."""
+    late: bool = False
+    """Whether the search was not over in time: the answer has no passages, or those that were found for what
+    the user had said before."""
+
+
 class StepChanged(_Event, frozen=True, tag="step", kw_only=True):
     """The conversation is in another step of its agent."""
 
@@ -1041,6 +1064,7 @@ ServerEvent: TypeAlias = (
     | ToolProgress
     | ToolRun
     | Audio
+    | KnowledgeUsed
     | StepChanged
     | DataCollected
     | Decision

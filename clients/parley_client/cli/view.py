@@ -16,7 +16,7 @@ from rich.text import Text
 from parley import protocol
 from parley_client.cli.output import OutputConsole, print_hanging
 from parley_client.cli.script import ScriptTurn
-from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting, format_sources
 
 _TOLERANCE_MS = 50.0
 
@@ -114,6 +114,7 @@ def _letters(text: str) -> str:
 
 Remarkable: TypeAlias = (
     protocol.TurnDecision
+    | protocol.KnowledgeUsed
     | protocol.Paused
     | protocol.Resumed
     | protocol.SpeechIgnored
@@ -129,8 +130,9 @@ def format_remark(event: Remarkable) -> str:
         case protocol.TurnDecision():
             words = f" “{event.cue_words}”" if event.cue_words else ""
             return f"[dim]waits for more: {event.reason}{escape(words)}[/]"
-        case protocol.Paused():
-            return "[dim]paused[/]"
+        case protocol.KnowledgeUsed() | protocol.Paused():
+            is_paused = isinstance(event, protocol.Paused)
+            return f"[dim]{'paused' if is_paused else f'reads {escape(format_sources(event))}'}[/]"
         case protocol.Resumed() | protocol.SpeechIgnored():
             what = "goes on" if isinstance(event, protocol.Resumed) else "not answered"
             return f"[dim]{what} ({escape(_why_resumed(event))})[/]"
@@ -273,6 +275,7 @@ class CallView:
                 self._show_end(event)
             case (
                 protocol.TurnDecision()
+                | protocol.KnowledgeUsed()
                 | protocol.SpeechIgnored()
                 | protocol.StepChanged()
                 | protocol.Closed()
@@ -288,6 +291,7 @@ class CallView:
     def _show_course(
         self,
         event: protocol.TurnDecision
+        | protocol.KnowledgeUsed
         | protocol.SpeechIgnored
         | protocol.StepChanged
         | protocol.Closed

@@ -28,6 +28,7 @@ from parley.agent.outcomes import Outcomes
 from parley.agent.ports import Engines
 from parley.agent.prompt import SystemPrompt
 from parley.agent.response import LlmResponse
+from parley.agent.retrieval import Retrieval
 from parley.agent.speech import SpeechSettings
 from parley.agent.speech_events import Contained
 from parley.agent.steps import Steps
@@ -138,7 +139,10 @@ class Conversation:
         )
         self._change_tools(start)
         prompt, tools = self._prompt_prefix(start)
-        self._history = History(prompt, config.prompt_tokens, tools)
+        tokens = config.knowledge_tokens
+        self._retrieval = Retrieval(engines.knowledge, name, tokens) if engines.knowledge and tokens else None
+        for_history = config.prompt_tokens - (tokens if self._retrieval else 0)
+        self._history = History(prompt, for_history, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
         self._fillers = config.fillers.get(language, ())
@@ -375,7 +379,8 @@ class Conversation:
         self._interruptions.close()
         self._dtmf.close()
         self._user_idle.stop()
-        return {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close()}
+        searches = self._retrieval.close() if self._retrieval else ()
+        return {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close(), *searches}
 
     @property
     def agent_active(self) -> bool:
@@ -505,6 +510,8 @@ class Conversation:
         """A partial or final transcript."""
         self._emit(event)
         self._interruptions.on_transcript(event)
+        if self._retrieval is not None and not event.is_final and self._start.turn.answer:
+            self._retrieval.hear(self._written(f"{self._endpointer.text} {event.text}".strip()))
         if event.is_final:
             self._untranscribed = False
             self._changed()
@@ -604,6 +611,7 @@ class Conversation:
             begun=begun,
             facts=self._facts if self._start.facts == "strict" else None,
             enter_step=self._enter_step,
+            retrieval=self._retrieval,
         )
 
     def _say_idle_prompt(self, text: str, first: bool) -> None:

@@ -16,7 +16,7 @@ from parley.agent.validation import check_prompt, check_start
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
-from parley.engines.base import Closable, RemoteChat, Synthesizer
+from parley.engines.base import Closable, Embedder, RemoteChat, Synthesizer
 from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
 from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
 from parley.errors import (
@@ -28,9 +28,11 @@ from parley.errors import (
 )
 from parley.field_errors import fields_at
 from parley.inference import ModelClient
+from parley.knowledge.knowledge import Knowledge, check_documents
 from parley.names import suggest_name
 from parley.protocol import Start
 from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir
 from parley.tools.base import ServerTools
 from parley.tools.combined import CombinedTools
 from parley.tools.settings import ToolSettings, check_settings, tool_names
@@ -73,7 +75,10 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
     if start.resume is None:
         start = definition.complete(start)
     engines = replace(
-        engines, server_tools=agent.tools, chat=engines.chat if agent.model is None else agent.model.chat
+        engines,
+        server_tools=agent.tools,
+        chat=engines.chat if agent.model is None else agent.model.chat,
+        knowledge=agent.knowledge,
     )
     return AgentChoice(start, engines, agent_settings(definition, agent.model, config), agent)
 
@@ -103,6 +108,7 @@ class AgentOpener:
         client: for models of this server.
         on_fallback: called where one language model takes the place of another.
         llm_timeout_s: for each event of a language model.
+        embedder: for the documents of agents; None: they are searched by words alone.
     """
 
     def __init__(
@@ -115,7 +121,9 @@ class AgentOpener:
         *,
         on_fallback: Callable[[ChatFallback], None],
         llm_timeout_s: float,
+        embedder: Embedder | None = None,
     ) -> None:
+        self._embedder = embedder
         self._synthesizer = synthesizer
         self._server_tools = server_tools
         self._config = config
@@ -129,8 +137,8 @@ class AgentOpener:
 
         Args:
             file: defines it.
-            only_checks: no MCP server is connected, which otherwise takes some seconds at most, and weights
-                of models may be missing.
+            only_checks: no MCP server is connected, which otherwise takes some seconds at most; documents are
+                not indexed, which may take minutes; and weights of models may be missing.
 
         Raises:
             AgentFileError: every session would be refused; the text names the field.
@@ -151,11 +159,27 @@ class AgentOpener:
                     await toolbox.open()
                 tools = CombinedTools(toolbox, tools) if tools else toolbox
             self._check(file, config, tools)
+            knowledge = await self._open_knowledge(file, only_checks=only_checks)
+            owned += [knowledge] if knowledge else []
         except BaseException:
             for part in owned:
                 await part.close()
             raise
-        return ServedAgent(file, tools=tools, model=model, owned=tuple(owned))
+        return ServedAgent(file, tools=tools, model=model, knowledge=knowledge, owned=tuple(owned))
+
+    async def _open_knowledge(self, file: AgentFile, *, only_checks: bool) -> Knowledge | None:
+        patterns, folder = file.definition.knowledge, file.path.parent
+        if not patterns:
+            return None
+        try:
+            if only_checks:
+                await asyncio.to_thread(check_documents, folder, patterns)
+                return None
+            knowledge = Knowledge(file.name, folder, patterns, self._embedder, cache_dir() / "knowledge")
+            await knowledge.open()
+        except ModelLoadingError as error:
+            raise file.error("knowledge", str(error)) from error
+        return knowledge
 
     def _open_model(self, file: AgentFile, *, may_be_absent: bool) -> AgentModel | None:
         wanted = file.definition.model

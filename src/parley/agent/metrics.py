@@ -12,7 +12,7 @@ from parley.agent.turn import TurnOutcome, TurnRecord
 from parley.engines.chat_fallback import ChatFallback
 from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
-from parley.protocol import Audio, CloseReason, Connected, ErrorEvent, HeldBack, ServerEvent
+from parley.protocol import Audio, CloseReason, Connected, ErrorEvent, HeldBack, KnowledgeUsed, ServerEvent
 from parley.tts.messages import TtsFallback
 
 SessionOutcome: TypeAlias = Literal["opened", "failed", "left", "full", "invalid", "stopping"]
@@ -98,6 +98,13 @@ HELD_BACK = _counter(
     tuple((reason,) for reason in get_args(HeldBack)),
 )
 HEDGED = _counter("voice_agent_hedged", "Answers in which a fixed sentence replaced what no source has")
+KNOWLEDGE = _counter(
+    "voice_agent_knowledge",
+    "Answers of agents with documents, by outcome: used (the language model had passages), late (the search "
+    "was not over in time)",
+    ("outcome",),
+    (("used",), ("late",)),
+)
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
 DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
@@ -130,7 +137,7 @@ SPECULATIONS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(HELD_BACK, HEDGED),
+    *(HELD_BACK, HEDGED, KNOWLEDGE),
     *(
         ACTIVE,
         LIMIT,
@@ -336,6 +343,8 @@ class SessionMetrics:
                 self._metrics.sent.total += 0 if audio is None else audio.nbytes
             case ErrorEvent():
                 self._metrics.on_error(event.stage, event.code)
+            case KnowledgeUsed():
+                self._metrics.count(KNOWLEDGE, outcome="late" if event.late else "used")
             case Connected():
                 self._opened = True
                 self._metrics.on_session_requested("opened")

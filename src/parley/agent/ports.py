@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parley.agents.registry import AgentRegistry
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
+from parley.knowledge.passages import KnowledgeSearch
 from parley.protocol import ServerEvent
 from parley.tools.base import ServerTools
 from parley.tracing import Tracing
@@ -45,6 +46,8 @@ class Engines:
     """Records spans of calls; None: there are none."""
     agents: AgentRegistry | None = None
     """Agents that sessions choose by name; None: there are none."""
+    knowledge: KnowledgeSearch | None = None
+    """The documents of a session's agent; None: it has none."""
 
 
 class Outlet(Protocol):

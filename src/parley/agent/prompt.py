@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.agent.facts.checking import KnownFacts, SessionFacts
+from parley.agent.retrieval import format_passages
 from parley.chat import ChatMessage
+from parley.knowledge.passages import Passage, content_words
 from parley.llm.history import History
 from parley.llm.messages import GenerateRequest
 from parley.protocol import Tool
+
+_FEW_WORDS = 2
+"""A question with fewer words, apart from common ones, is one about what was said before."""
 
 
 class SystemPrompt:
@@ -32,6 +37,7 @@ class SystemPrompt:
         self.use_tools = use_tools
         self.tools: Sequence[Tool] = history.tools if use_tools else ()
         """Those of the answer's next request."""
+        self._passages = ""
 
     def drop_draft(self) -> None:
         """The draft is part of the history now."""
@@ -43,15 +49,38 @@ class SystemPrompt:
 
     def messages(self) -> list[ChatMessage]:
         """The prompt."""
+        messages = self._conversation()
+        if self._passages and messages and messages[-1].role == "user":
+            # Behind what the next prompt has too, which stays in the model's cache.
+            messages.insert(-1, ChatMessage(role="system", content=self._passages))
+        return messages
+
+    def _conversation(self) -> list[ChatMessage]:
         if self._draft is not None:
             return self._history.preview(self._draft)
         return self._history.messages(self.system_prompt)
+
+    @property
+    def question(self) -> str:
+        """What the user has said last, for a search in documents; empty: nothing."""
+        messages = self._conversation()
+        if not messages or messages[-1].role != "user":
+            return ""
+        said = [one.content for one in messages if one.role == "user"]
+        return " ".join(said[-2:] if len(content_words(said[-1])) < _FEW_WORDS else said[-1:])
+
+    def add_passages(self, passages: Sequence[Passage]) -> None:
+        """Put passages before the user's last message; the history does not get them."""
+        self._passages = format_passages(passages)
 
     async def known_facts(self, facts: SessionFacts, results: Sequence[ChatMessage]) -> KnownFacts:
         """What an answer to the prompt may speak of; ``results``: messages of its own turn."""
         history, prompt = self._history, self.system_prompt
         instructions = history.system_prompt if prompt is None else prompt
-        return await facts.check(instructions, [*history.conversation, *results], draft=self._draft or "")
+        sources = [self._passages] if self._passages else []
+        return await facts.check(
+            instructions, [*history.conversation, *results], sources, draft=self._draft or ""
+        )
 
     def calibrate(self, request: GenerateRequest, tokens: int) -> None:
         """Correct the history's estimate by the token count of a request's prompt."""

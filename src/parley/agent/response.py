@@ -21,6 +21,7 @@ from parley.agent.filler import Filler
 from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.prompt import SystemPrompt
+from parley.agent.retrieval import Retrieval, Retrieved
 from parley.agent.tools import ToolExecutor, make_call_id
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState, RoundState
@@ -76,6 +77,8 @@ class TurnContext:
     """Whether the text is spoken."""
     changed: Callable[[], None] = lambda: None
     """Called when :meth:`ResponseSource.state` has changed."""
+    retrieved: Callable[[Retrieved], None] = lambda _: None
+    """Called with the passages of documents that the language model reads."""
     trace: Trace = NO_TRACE
     """Span of the turn."""
 
@@ -218,7 +221,7 @@ class LlmResponse:
     ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
     tools take long. ``begun``: what another session has done of it. ``facts``: the sources of what may be
     said; None: anything may be. ``enter_step``: called where the prompt may change; returns whether a step
-    has changed it.
+    has changed it. ``retrieval`` searches the agent's documents; None: there are none.
     """
 
     def __init__(
@@ -233,8 +236,11 @@ class LlmResponse:
         begun: BegunResponse | None = None,
         facts: SessionFacts | None = None,
         enter_step: Callable[[], bool] = lambda: False,
+        retrieval: Retrieval | None = None,
     ) -> None:
         self._enter_step = enter_step
+        self._retrieval = retrieval
+        self._is_new = begun is None
         self._begun = begun or BegunResponse()
         self._facts = facts
         self._corrections = 0
@@ -280,6 +286,11 @@ class LlmResponse:
             NoAnswerError: there was no text for the user.
             ParleyError: the model failed; after tools also once more without tools and with shorter results.
         """
+        if self._retrieval is not None and not self._begun.over:
+            found = await self._retrieval.retrieve(self._prompt.question, context.certain)
+            self._prompt.add_passages(found.passages)
+            if self._is_new:  # else the client has them already
+                context.retrieved(found)
         try:
             await self._answer(context)
         except InferenceError as error:

@@ -19,6 +19,7 @@ from parley.agent.endpointer import UserTurn
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import FixedText, ResponseSource, TurnContext
+from parley.agent.retrieval import Retrieved
 from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState
@@ -28,6 +29,8 @@ from parley.logs import log_ids
 from parley.protocol import (
     Audio,
     ErrorEvent,
+    KnowledgeSource,
+    KnowledgeUsed,
     ResponseDone,
     ResponseText,
     ServerEvent,
@@ -320,6 +323,7 @@ class AgentTurn:
             self._released,
             aloud=self._output.aloud,
             changed=self._output.changed,
+            retrieved=self._on_retrieved,
             trace=self.trace,
         )
         try:
@@ -353,6 +357,17 @@ class AgentTurn:
 
     def _write(self, text: str) -> None:
         self._emit(ResponseText(turn=self.number, response_id=self.response_id, text=text))
+
+    def _on_retrieved(self, found: Retrieved) -> None:
+        if not found.passages and not found.late:
+            return
+        sources = [
+            KnowledgeSource(file=one.file, heading=one.heading, score=round(one.score, 3))
+            for one in found.passages
+        ]
+        self._emit(
+            KnowledgeUsed(turn=self.number, response_id=self.response_id, sources=sources, late=found.late)
+        )
 
     def _fail(self, error: ParleyError) -> None:
         self.failed = True

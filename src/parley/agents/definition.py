@@ -120,6 +120,12 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """How the language model can end or transfer the call."""
     steps: Annotated[list[Step], msgspec.Meta(max_length=MAX_STEPS)] = []
     """Parts of the conversation, at most 32; it begins with the first."""
+    knowledge: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=512)]], msgspec.Meta(max_length=32)
+    ] = []
+    """Files that answers may draw on, such as ``docs/**/*.md`` and ``faq.pdf``: Markdown, text and PDF, below
+    the folder of agents, or below the fixed part of an absolute pattern
+    ([how they are used](your-agent.md#knowledge))."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
     page: PageSettings = PageSettings()

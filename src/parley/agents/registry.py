@@ -13,6 +13,7 @@ from parley.agents.folder import Fingerprint, look_at, read_folder
 from parley.agents.reader import AgentFile, AgentFileError
 from parley.engines.base import ChatModel, Closable
 from parley.errors import ModelLoadingError, ModelUnavailableError, UnknownAgentError
+from parley.knowledge.passages import KnowledgeSearch
 from parley.names import suggest_name
 from parley.protocol import AgentSummary
 from parley.timeouts import best_effort, loop_time
@@ -26,6 +27,8 @@ _RETRY_S = 30.0
 """Between two attempts to open agents whose files are unchanged: what they name, such as a key file, may have
 come.
 """
+_OPEN_S = 10.0
+"""An agent that takes longer to open, because its documents are indexed, is served when it is ready."""
 _CLOSE_S = 5.0
 _FOLDER = ""
 """The name under which problems of the folder itself are kept."""
@@ -50,6 +53,7 @@ class ServedAgent:
         file: defines it.
         tools: all tools of its calls but their clients'.
         model: answers its calls; None: the server's own.
+        knowledge: its documents; None: it has none.
         owned: what is closed with the agent.
     """
 
@@ -59,11 +63,13 @@ class ServedAgent:
         *,
         tools: ServerTools | None = None,
         model: AgentModel | None = None,
+        knowledge: KnowledgeSearch | None = None,
         owned: tuple[Closable, ...] = (),
     ) -> None:
         self.file = file
         self.tools = tools
         self.model = model
+        self.knowledge = knowledge
         self._owned = owned
         self._sessions = 0
         self._unused = asyncio.Event()
@@ -118,6 +124,7 @@ class AgentRegistry:
         self._open_agent = open_agent
         self._agents: dict[str, ServedAgent] = {}
         self._problems: dict[str, str] = {}
+        self._opening: dict[str, tuple[AgentFile | AgentFileError, asyncio.Task[None]]] = {}
         self._seen: Fingerprint | None = None
         self._taken: Fingerprint | None = None
         self._tried_at = -math.inf
@@ -141,6 +148,7 @@ class AgentRegistry:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
+        await asyncio.gather(*map(self._stop_opening, [*self._opening]))
         while self._agents:
             self._retire(self._agents.popitem()[1])
         for agent in self._retired.values():
@@ -159,7 +167,7 @@ class AgentRegistry:
             return agent
         if name in self._problems:
             raise UnknownAgentError(f"the file of the agent {name!r} is wrong; the server's log says how")
-        if any(path.stem == name for path in self._seen or ()):
+        if name in self._opening or any(path.stem == name for path in self._seen or ()):
             raise ModelUnavailableError(f"the agent {name!r} is being read", retry_after_s=_INTERVAL_S)
         raise UnknownAgentError(f"no agent {name!r} on this server{suggest_name(name, self._agents)}")
 
@@ -202,17 +210,39 @@ class AgentRegistry:
 
     async def _take(self, found: Fingerprint) -> None:
         self._tried_at = loop_time()
-        served = {name: agent.file for name, agent in self._agents.items()}
-        read = await asyncio.to_thread(read_folder, self._folder, served)
-        await asyncio.gather(*(self._take_file(name, one) for name, one in read.items()))
-        for name in (self._agents.keys() | self._problems.keys()) - read.keys() - {_FOLDER}:
+        known = {name: agent.file for name, agent in self._agents.items()}
+        known |= {name: file for name, (file, _) in self._opening.items() if isinstance(file, AgentFile)}
+        read = await asyncio.to_thread(read_folder, self._folder, known)
+        for name, one in read.items():
+            if name not in self._opening or self._opening[name][0] is not one:
+                await self._stop_opening(name)
+                task = asyncio.create_task(self._take_file(name, one), name=f"opening of the agent {name}")
+                self._opening[name] = one, task
+        if tasks := [task for _, task in self._opening.values()]:
+            await asyncio.wait(tasks, timeout=_OPEN_S)
+        named = self._agents.keys() | self._problems.keys() | self._opening.keys()
+        for name in named - read.keys() - {_FOLDER}:
+            await self._stop_opening(name)
             self._problems.pop(name, None)
             if (agent := self._agents.pop(name, None)) is not None:
                 _log.info("the agent %s is served no more: its file is gone", name)
                 self._retire(agent)
         self._taken = found
 
+    async def _stop_opening(self, name: str) -> None:
+        if name in self._opening:
+            _, task = self._opening.pop(name)
+            task.cancel()
+            await asyncio.wait([task])
+
     async def _take_file(self, name: str, read: AgentFile | AgentFileError) -> None:
+        try:
+            await self._open_file(name, read)
+        finally:
+            if name in self._opening and self._opening[name][1] is asyncio.current_task():
+                del self._opening[name]
+
+    async def _open_file(self, name: str, read: AgentFile | AgentFileError) -> None:
         if isinstance(read, AgentFileError):
             self._report(name, str(read))
             return

@@ -28,6 +28,7 @@ from parley.asr.messages import (
 )
 from parley.chat import ToolCall
 from parley.errors import ParleyError
+from parley.knowledge.passages import KnowledgeSearch
 from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCalled
 from parley.metrics import MetricsRecorder
 from parley.protocol import (
@@ -482,6 +483,7 @@ class FakeCall:
         hears: Iterable[tuple[int, int, str]] = (),
         answers: Iterable[list[LlmEvent | Exception]] = (),
         agents: AgentRegistry | None = None,
+        knowledge: KnowledgeSearch | None = None,
     ) -> None:
         self.recognition = FakeRecognition()
         self.hears(*hears)
@@ -509,6 +511,7 @@ class FakeCall:
             self.speculated.append,
             tracing=tracing,
             agents=agents,
+            knowledge=knowledge,
         )
         self.metrics = MetricsRecorder(FAMILIES)
         agent_metrics = AgentMetrics(instance="agent_0", goal_ms=1_000.0, metrics=self.metrics)

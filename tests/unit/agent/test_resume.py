@@ -77,8 +77,10 @@ def answering(*rounds: RoundState, progress: ResponseProgress | None = None) -> 
     return Resume(state=state(turns=3, agent=agent), history=ASKED, progress=progress)
 
 
-async def resumed(resume: Resume, *, chat=None, config=None, server_tools=None, start=None) -> FakeCall:
-    call = FakeCall(config, chat=chat)
+async def resumed(
+    resume: Resume, *, chat=None, config=None, server_tools=None, start=None, knowledge=None
+) -> FakeCall:
+    call = FakeCall(config, chat=chat, knowledge=knowledge)
     call.host._engines = dataclasses.replace(call.host._engines, server_tools=server_tools)
     start = start or Start(checkpoints=True, greeting="Hello!")
     await call.start(msgspec.structs.replace(start, resume=resume))

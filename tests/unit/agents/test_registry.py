@@ -241,3 +241,45 @@ async def test_agent_whose_file_was_found_is_to_be_asked_for_again_until_it_is_t
     await folder.until(is_being_read)
     folder.may_open.set()
     await folder.until_served("restaurant")
+
+
+async def test_agent_that_opens_slowly_holds_up_no_other_one(folder, monkeypatch):
+    monkeypatch.setattr(registry_module, "_OPEN_S", 0.01)
+    folder.may_open.clear()
+    folder.define("slow")
+    await folder.registry.open()
+    with pytest.raises(ModelUnavailableError, match="'slow' is being read"):
+        folder.registry.find("slow")
+    folder.define("broken", "wrong")
+    await folder.until(lambda: folder.registry.wrong_files)
+    (folder.path / "broken.toml").unlink()
+    await folder.until(lambda: not folder.registry.wrong_files)
+    folder.may_open.set()
+    await folder.until_served("slow")
+    assert len(folder.parts) == 1
+
+
+async def test_agent_that_is_still_opening_is_replaced_or_removed_with_its_file(folder, monkeypatch):
+    monkeypatch.setattr(registry_module, "_OPEN_S", 0.01)
+    folder.may_open.clear()
+    folder.define("a")
+    folder.define("b")
+    await folder.registry.open()
+    folder.define("a", 'instructions = "new"')
+    (folder.path / "b.toml").unlink()
+    await folder.until(lambda: not folder.registry._opening.keys() - {"a"})
+    await folder.until(lambda: folder.registry._opening["a"][0].definition.instructions == "new")
+    folder.may_open.set()
+    await folder.until_served("a")
+    assert [*folder.parts] == [("a", "new")]
+    with pytest.raises(UnknownAgentError):
+        folder.registry.find("b")
+
+
+async def test_agent_that_is_still_opening_is_cancelled_at_the_end(folder, monkeypatch):
+    monkeypatch.setattr(registry_module, "_OPEN_S", 0.01)
+    folder.may_open.clear()
+    folder.define("a")
+    await folder.registry.open()
+    await folder.registry.close()
+    assert not folder.registry._opening

@@ -95,6 +95,12 @@ FULL = [
     protocol.ToolProgress(turn=1, call_id="c1", name="add", output={"share": 0.5}),
     protocol.ToolRun(turn=1, call_id="c2", name="add", arguments={"a": 1}, is_error=False, duration_ms=3.5),
     protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=22_050, samples=3, text="It's"),
+    protocol.KnowledgeUsed(
+        turn=1,
+        response_id="r1",
+        sources=[protocol.KnowledgeSource(file="manual.md", heading="Printers > Toner", score=0.75)],
+        late=True,
+    ),
     protocol.StepChanged(step="order", previous="greeting"),
     protocol.DataCollected(field="name", value="Mike", confirmed=True),
     protocol.Decision(turn=1, name="upset", value="no", probabilities={"yes": 0.25, "no": 0.75}),

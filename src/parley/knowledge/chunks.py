@@ -1,0 +1,140 @@
+"""Cuts documents into chunks: pieces that are found and read by themselves."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from parley.knowledge.documents import MAX_FILE_BYTES, KnowledgeError
+
+CHUNKING = 1
+"""Version of the cut: an index of another version is made anew."""
+LONGEST = 700
+"""Characters of a chunk."""
+_MOST_PAGES = 2_000
+_HEADING = re.compile(r"(?P<marks>#{1,6})[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*\Z")
+_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")  # noqa: RUF001 - the ends of Chinese and Japanese sentences
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a document."""
+
+    heading: str
+    """Titles of the sections around it, outermost first, joined with " > "; of PDF the number of the page."""
+    text: str
+
+
+def split_document(name: str, raw: bytes) -> list[Chunk]:
+    """The chunks of a file, in order.
+
+    Args:
+        name: of the file; its end says of which kind it is.
+        raw: its content.
+
+    Raises:
+        KnowledgeError: it is no text, no PDF, or has no text.
+    """
+    suffix = name.rpartition(".")[2].lower()
+    if suffix == "pdf":
+        sections = _pages(name, raw)
+    else:
+        text = _decode(name, raw)
+        sections = _sections(text) if suffix in ("md", "markdown") else iter([("", text)])
+    chunks = [Chunk(heading, piece) for heading, text in sections for piece in _cut(text)]
+    if not chunks:
+        hint = "; pictures of pages are not read" if suffix == "pdf" else ""
+        raise KnowledgeError(f"{name} has no text{hint}")
+    return chunks
+
+
+def _decode(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\0", "")
+    except UnicodeDecodeError as error:
+        line = 1 + raw[: error.start].count(b"\n")
+        raise KnowledgeError(f"{name}:{line}: the text is not UTF-8") from error
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """The text below each heading of Markdown, with the path of headings."""
+    path: list[tuple[int, str]] = []
+    lines: list[str] = []
+    fence = ""
+    for line in _COMMENT.sub("", text).split("\n"):
+        mark = _FENCE.match(line)
+        if mark is not None and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+        heading = None if fence else _HEADING.match(line)
+        if heading is None:
+            lines.append(line)
+            continue
+        yield " > ".join(title for _, title in path), "\n".join(lines)
+        lines.clear()
+        level = len(heading["marks"])
+        path = [*(one for one in path if one[0] < level), (level, heading["title"][:LONGEST])]
+    yield " > ".join(title for _, title in path), "\n".join(lines)
+
+
+def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
+    try:
+        yield from _read_pages(name, raw)
+    except KnowledgeError:
+        raise
+    except Exception as error:  # the library raises many kinds for a file that is broken
+        raise KnowledgeError(f"{name} cannot be read as PDF: {type(error).__name__}: {error}") from error
+
+
+def _read_pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
+    from pypdf import PdfReader  # noqa: PLC0415 - few agents have PDF
+
+    reader = PdfReader(io.BytesIO(raw))
+    if reader.is_encrypted:
+        raise KnowledgeError(f"{name} is encrypted")
+    if len(reader.pages) > _MOST_PAGES:
+        raise KnowledgeError(f"{name} has more than {_MOST_PAGES} pages")
+    left = MAX_FILE_BYTES
+    for number, page in enumerate(reader.pages, 1):
+        text = page.extract_text().replace("\0", "")
+        left -= len(text)
+        if left < 0:
+            raise KnowledgeError(f"{name} has more than {MAX_FILE_BYTES >> 20} Mi characters")
+        yield f"page {number}", text
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Paragraphs that are joined to chunks, or cut at sentences where they are too long."""
+    joined = ""
+    for piece in _pieces(_PARAGRAPH.split(text)):
+        if joined and len(joined) + len(piece) + 2 > LONGEST:
+            yield joined
+            joined = ""
+        joined = f"{joined}\n\n{piece}" if joined else piece
+    if joined:
+        yield joined
+
+
+def _pieces(paragraphs: Iterable[str]) -> Iterator[str]:
+    for paragraph in (one.strip() for one in paragraphs):
+        if len(paragraph) <= LONGEST:
+            if paragraph:
+                yield paragraph
+            continue
+        held = ""
+        for sentence in _SENTENCE.split(paragraph):
+            if held and len(held) + len(sentence) + 1 > LONGEST:
+                yield held
+                held = ""
+            held = f"{held} {sentence}" if held else sentence
+            while len(held) > LONGEST:
+                end = held.rfind(" ", LONGEST // 2, LONGEST)
+                end = end if end > 0 else LONGEST
+                yield held[:end]
+                held = held[end:].lstrip()
+        if held:
+            yield held

@@ -1,0 +1,277 @@
+"""The knowledge of one agent: its index is built, kept up to date and searched."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.engines.base import Embedder, EmbeddingSpace
+from parley.errors import InferenceError, InvalidInputError, ModelLoadingError, ParleyError
+from parley.knowledge.chunks import CHUNKING, Chunk, split_document
+from parley.knowledge.documents import Document, KnowledgeError, find_documents, read_document
+from parley.knowledge.index import KnowledgeIndex
+from parley.knowledge.passages import Passage, content_words
+from parley.timeouts import loop_time, with_timeout
+
+_LOOK_S = 2.0
+"""Between two looks at the files. A change is taken once it is the same in two of them."""
+_EMBED_AGAIN_S = 30.0
+_PATIENCE_S = 30.0
+"""An agent opens without vectors when the embedder has failed for this long."""
+_PAUSE_S = 1.0
+_QUERY_S = 1.0
+_BATCH = 32
+_MOST_INDEXES = 128
+"""Files of the cache; those that were not used for longest are removed."""
+_FOUND = 5
+ResultT = TypeVar("ResultT")
+_builders = ThreadPoolExecutor(2, thread_name_prefix="knowledge")
+"""For all agents: searches have other threads."""
+_log = logging.getLogger(__name__)
+
+
+class Knowledge:
+    """Passages of the files that patterns match, searched by words and by meaning.
+
+    Without vectors, because there is no embedder or it fails, words alone count.
+
+    Args:
+        name: of the agent.
+        folder: of the agents.
+        patterns: as :func:`parley.knowledge.documents.find_documents` takes them.
+        embedder: None: words alone count.
+        cache: folder of indexes, which are used again after a restart.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, patterns: Sequence[str], embedder: Embedder | None, cache: Path
+    ) -> None:
+        self._name = name
+        self._folder = folder
+        self._patterns = patterns
+        self._embedder = embedder
+        self._cache = cache
+        self._index: KnowledgeIndex | None = None
+        self._space: EmbeddingSpace | None = None
+        """Of the vectors of the index; None: it has none."""
+        self._due: float | None = None
+        """When vectors are made that lack; None: there are all."""
+        self._is_failing = False
+        """Whether the embedder has failed last."""
+        self._taken: list[Document] = []
+        self._problem = ""
+        self._watch: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Build the index as far as it is not there, and watch the files.
+
+        Raises:
+            ModelLoadingError: a file or the index cannot be used.
+        """
+        self._taken = await _in_thread(find_documents, self._folder, self._patterns)
+        overdue_at = loop_time() + _PATIENCE_S
+        try:
+            while not await self._complete() and loop_time() < overdue_at:  # noqa: ASYNC110 - has no event
+                await asyncio.sleep(_PAUSE_S)
+        except BaseException as error:
+            await self._replace_index(None)
+            if isinstance(error, sqlite3.Error):
+                raise ModelLoadingError(f"the index in {self._cache} cannot be written: {error}") from error
+            raise
+        if self._embedder is None:
+            _log.warning("the agent %s finds passages by words alone: there is no embedder", self._name)
+        self._watch = asyncio.create_task(self._follow(), name=f"knowledge of the agent {self._name}")
+
+    async def close(self) -> None:
+        """Stop watching, and close the index."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+        await self._replace_index(None)
+
+    async def search(self, query: str) -> Sequence[Passage]:
+        """The best passages, best first; none for a query of common words.
+
+        Raises:
+            InferenceError: the index cannot be read.
+        """
+        words, index = content_words(query), self._index
+        if not words or index is None:
+            return []
+        vector = await self._vector(query)
+        try:
+            return await asyncio.to_thread(index.search, words, vector, _FOUND)
+        except sqlite3.Error as error:
+            raise InferenceError(f"the index of the agent {self._name} cannot be read: {error}") from error
+
+    async def _vector(self, query: str) -> NDArray[np.float32] | None:
+        if self._embedder is None or self._space is None or self._is_failing:
+            return None
+        try:
+            vectors = await with_timeout(
+                self._embedder.embed([query], kind="query"), _QUERY_S, "the embedder"
+            )
+            return np.asarray(vectors[0], np.float32)
+        except InvalidInputError:
+            return None
+        except ParleyError as error:
+            self._is_failing, self._due = True, loop_time()  # perhaps it has other weights than before
+            self._log_failure(error)
+            return None
+
+    # --- building -----------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        seen = self._taken
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                found = await _in_thread(find_documents, self._folder, self._patterns)
+                if found == seen != self._taken and self._index is not None:
+                    await self._take(self._index, found)
+                    self._taken = found
+                    self._due = loop_time()
+                if self._due is not None and loop_time() >= self._due:
+                    await self._complete()
+                seen, self._problem = found, ""
+            except Exception as error:  # noqa: BLE001 - logged; the next look may succeed
+                self._report(str(error) or type(error).__name__)
+
+    def _report(self, problem: str) -> None:
+        """Log a problem, once; the index stays as it is."""
+        if problem != self._problem:
+            _log.error("knowledge of the agent %s: %s (it stays as it was before)", self._name, problem)
+        self._problem = problem
+
+    async def _complete(self) -> bool:
+        """Have an index with all vectors; False: the embedder has failed, which may pass."""
+        space = failure = None
+        try:
+            space = await self._embedder.describe() if self._embedder else None
+        except ParleyError as error:
+            failure = error
+        if self._index is None or (failure is None and space != self._space):
+            await self._make_index(space)
+        try:
+            if failure is None:
+                await self._embed()
+        except ParleyError as error:
+            failure = error
+        self._is_failing = failure is not None
+        self._due = loop_time() + _EMBED_AGAIN_S if failure else None
+        if failure is not None:
+            self._log_failure(failure)
+        return failure is None or not failure.retryable
+
+    async def _make_index(self, space: EmbeddingSpace | None) -> None:
+        """Begin an index for vectors of a space; the old one serves until then."""
+        path = self._cache / _index_name(self._folder, self._name, space)
+        index = await _in_thread(_open_index, path, space.dimensions if space else 0)
+        try:
+            await self._take(index, self._taken)
+        except BaseException:
+            await _in_thread(index.close)
+            raise
+        self._space = space
+        await self._replace_index(index)
+        _log.info("the agent %s has %d passages of knowledge", self._name, index.size)
+
+    async def _replace_index(self, index: KnowledgeIndex | None) -> None:
+        old, self._index = self._index, index
+        if old is not None:
+            await _in_thread(old.close)
+
+    async def _take(self, index: KnowledgeIndex, documents: list[Document]) -> None:
+        """Let an index have the passages of these files and no others."""
+        # Another process may remove contents in between that this one need not have read.
+        while not await _in_thread(index.replace, *await _in_thread(_read, documents, index.missing)):
+            pass
+
+    async def _embed(self) -> None:
+        """Make the vectors that lack.
+
+        Raises:
+            ParleyError: the embedder failed; what it has done is kept.
+        """
+        if self._index is None or self._embedder is None:
+            return
+        while rows := await _in_thread(self._index.without_vectors, _BATCH):
+            vectors = await _embed_all(self._embedder, [text for _, text in rows])
+            await _in_thread(self._index.add_vectors, [number for number, _ in rows], vectors)
+        await _in_thread(self._index.load_vectors)
+
+    def _log_failure(self, error: ParleyError) -> None:
+        what = "the agent %s finds passages by words alone for now: %s"
+        _log.warning(what, self._name, error.to_log(), extra=error.log_extra())
+
+
+async def _embed_all(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Vectors of passages; one that cannot be represented, such as a line of dashes, is like nothing."""
+    try:
+        return await embedder.embed(texts, kind="passage")
+    except InvalidInputError:
+        if len(texts) == 1:
+            return np.zeros((1, (await embedder.describe()).dimensions), np.float32)
+    return np.concatenate([await _embed_all(embedder, [text]) for text in texts])
+
+
+def check_documents(folder: Path, patterns: Sequence[str]) -> None:
+    """Read the files of an agent as :class:`Knowledge` does, without an index.
+
+    Raises:
+        KnowledgeError: a file cannot be used.
+    """
+    _read(find_documents(folder, patterns), set)
+
+
+def _read(
+    documents: Sequence[Document], missing: Callable[[Sequence[str]], set[str]]
+) -> tuple[Mapping[str, str], Mapping[str, list[Chunk]]]:
+    """The hash of the content of each file by name, and the chunks of those contents that are missing."""
+    files: dict[str, str] = {}
+    chunks: dict[str, list[Chunk]] = {}
+    for document in documents:
+        raw = read_document(document)
+        content = hashlib.sha256(document.path.suffix.lower().encode() + raw).hexdigest()
+        if document.name in files:
+            raise KnowledgeError(f"two files of different folders are called {document.name}")
+        files[document.name] = content
+        if content not in chunks and missing([content]):
+            chunks[content] = split_document(document.name, raw)
+    return files, chunks
+
+
+def _open_index(path: Path, dimensions: int) -> KnowledgeIndex:
+    index = KnowledgeIndex(path, dimensions)
+    os.utime(path)
+    others = sorted(path.parent.glob("*.sqlite"), key=_changed, reverse=True)
+    for other in others[_MOST_INDEXES:]:
+        other.unlink(missing_ok=True)
+    return index
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _index_name(folder: Path, name: str, space: EmbeddingSpace | None) -> str:
+    """Vectors of another space, and another way to cut documents, have an index of their own."""
+    of = (str(folder.resolve()), name, str(CHUNKING), "" if space is None else space.fingerprint)
+    return f"{name}-{hashlib.sha256(chr(0).join(of).encode()).hexdigest()[:24]}.sqlite"
+
+
+async def _in_thread(work: Callable[..., ResultT], *values: Any) -> ResultT:
+    return await asyncio.get_running_loop().run_in_executor(_builders, work, *values)

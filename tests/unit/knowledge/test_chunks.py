@@ -1,0 +1,95 @@
+"""Documents become chunks: with their headings, and no longer than one may be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from knowledge_fakes import make_pdf
+
+from parley.knowledge import chunks as chunks_module
+from parley.knowledge.chunks import LONGEST, split_document
+from parley.knowledge.documents import KnowledgeError
+
+MARKDOWN = """Before all.
+
+# Manual #
+Welcome.
+<!-- ## not shown -->
+## Printers
+They print.
+
+### Toner
+```sh
+# no heading
+```
+## Network
+Wi-Fi.
+#hashtag
+# Other
+End.
+"""
+
+
+def pairs(name, text):
+    return [(one.heading, one.text) for one in split_document(name, text.encode())]
+
+
+def test_markdown_has_the_path_of_headings():
+    assert pairs("manual.md", MARKDOWN) == [
+        ("", "Before all."),
+        ("Manual", "Welcome."),
+        ("Manual > Printers", "They print."),
+        ("Manual > Printers > Toner", "```sh\n# no heading\n```"),
+        ("Manual > Network", "Wi-Fi.\n#hashtag"),
+        ("Other", "End."),
+    ]
+
+
+def test_text_has_no_headings():
+    assert pairs("a.txt", "\ufeff# One\r\n\r\nTwo") == [("", "# One\n\nTwo")]
+
+
+def test_pdf_has_its_pages():
+    found = split_document("faq.PDF", make_pdf("Returns take 14 days.", "Shipping is free."))
+    assert [(one.heading, one.text) for one in found] == [
+        ("page 1", "Returns take 14 days."),
+        ("page 2", "Shipping is free."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("a.md", b"one\ntwo \xff", r"a.md:2: the text is not UTF-8"),
+        ("a.txt", b" \n\n ", "a.txt has no text"),
+        ("a.pdf", b"no pdf", "a.pdf cannot be read as PDF"),
+        ("a.pdf", make_pdf(""), "a.pdf has no text; pictures of pages are not read"),
+    ],
+)
+def test_file_that_is_not_what_its_name_says_is_refused(name, raw, words):
+    with pytest.raises(KnowledgeError, match=words):
+        split_document(name, raw)
+
+
+def test_pdf_with_too_many_pages_is_refused(monkeypatch):
+    monkeypatch.setattr(chunks_module, "_MOST_PAGES", 1)
+    with pytest.raises(KnowledgeError, match="more than 1 pages"):
+        split_document("a.pdf", make_pdf("one", "two"))
+
+
+def test_paragraphs_are_joined_as_far_as_they_fit():
+    found = pairs("a.txt", "\n\n".join(f"{n} {'x' * 200}" for n in range(5)))
+    assert [text.count("\n\n") + 1 for _, text in found] == [3, 2]
+
+
+def test_long_paragraph_is_cut_at_sentences():
+    found = pairs("a.txt", "One sentence of some length. " * 60)
+    assert all(text.endswith("length.") for _, text in found)
+
+
+@given(st.text(alphabet="ab .\n#`é", max_size=3_000).map(lambda text: f"x{text}"))
+def test_nothing_is_lost_and_no_chunk_is_too_long(text):
+    found = split_document("a.txt", text.encode())
+    assert all(0 < len(one.text) <= LONGEST for one in found)
+    assert "".join("".join(one.text for one in found).split()) == "".join(text.split())
