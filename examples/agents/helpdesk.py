@@ -12,10 +12,10 @@ from parley_client import Agent, tool
 
 agent = Agent(
     instructions=(
-        "You answer the phone of the help desk at Northwind. Answer in one short sentence. Passwords are "
-        "reset at password dot northwind dot com. Printers are repaired on Tuesdays. The desk is open from "
-        "9 am to 6 pm. Never ask for a password."
+        "You answer the phone of the help desk at Northwind. Answer in one short sentence. Never ask for a "
+        "password."
     ),
+    knowledge=["helpdesk.md"],
     greeting="Northwind help desk. What is the problem?",
     phrases=["Northwind", "ticket", "VPN"],
     page={

@@ -47,8 +47,11 @@ def test_new_writes_an_agent_that_can_be_served(folder, capsys, load, arguments,
     name = arguments[0]
     folder /= name
     files = {file.name for file in folder.iterdir()}
-    assert files == {"README.md", f"{name}.py", f"{name}.tests.toml"}
+    manual = {f"{name}.md"} if kind == "helpdesk" else set()
+    assert files == {"README.md", f"{name}.py", f"{name}.tests.toml", *manual}
     loaded, example = load(folder / f"{name}.py"), load(EXAMPLES / f"{kind}.py")
+    assert loaded.fields.pop("knowledge", []) == [str(folder / one) for one in manual]
+    example.fields.pop("knowledge", None)
     assert (loaded.name, loaded.fields) == (name, example.fields)
     for file in folder.iterdir():
         text = file.read_text()

@@ -57,7 +57,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     try:
         texts = {
             folder / f"{name}{suffix}": (_examples() / f"{kind}{suffix}").read_text(encoding="utf-8")
-            for suffix in (".py", ".tests.toml")
+            for suffix in (".py", ".tests.toml", ".md")
+            if (_examples() / f"{kind}{suffix}").is_file()
         }
         folder.mkdir()
         for file, text in texts.items():
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
             written = written.replace(
                 f".venv/bin/parley test examples/agents/{kind}.py", f"parley test {name}.py"
             )
-            file.write_text(written.replace(f"{kind}.py", f"{name}.py"), encoding="utf-8")
+            for suffix in (".py", ".md"):
+                written = written.replace(f"{kind}{suffix}", f"{name}{suffix}")
+            file.write_text(written, encoding="utf-8")
         (folder / "README.md").write_text(_README.format(name=name, parley=PARLEY), encoding="utf-8")
     except FileExistsError as error:
         raise ClientError(f"{folder} is there already; nothing was written") from error
