@@ -15,6 +15,7 @@ _PROGRAMS = {
     "eval-voices": "eval_voices",
     "facts": "facts",
     "gpu-check": "gpu_check.cli",
+    "knowledge": "knowledge",
     "load": "load",
     "memory-plans": "memory_plans",
     "observe": "observe",
