@@ -12,7 +12,7 @@ from test_remote_chat import remote_chat
 
 from parley.errors import UnknownAgentError
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.protocol import ResponseDone, ResponseText, Start
+from parley.protocol import KnowledgeUsed, ResponseDone, ResponseText, Start
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
 
@@ -26,6 +26,12 @@ title = "Bella Vista"
 [telephone]
 numbers = ["+493012345678"]
 """
+HELPDESK = """instructions = "You are the help desk."
+knowledge = ["docs/**/*.md"]
+[model]
+url = "{url}"
+model = "large"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +41,9 @@ def served(tmp_path_factory):
     agents.mkdir()
     with remote_chat() as (url, asked):
         restaurant = RESTAURANT.replace("{url}", url)
+        (agents / "docs").mkdir()
+        (agents / "docs" / "manual.md").write_text("# Printers\nThey are repaired on Tuesdays.")
+        (agents / "helpdesk.toml").write_text(HELPDESK.replace("{url}", url))
         (agents / "clinic.toml").write_text(CLINIC)
         (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You take bookings."))
         options = ServerOptions(
@@ -93,8 +102,8 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
     server, agents, restaurant, asked = served
     processes = server.log_path.read_text().count("the agent clinic is served to new calls")
     async with calling(server, "restaurant") as (call, connected):
-        assert [one.name for one in connected.agent.agents] == ["clinic", "restaurant"]
-        assert connected.agent.agents[1].numbers == ["+493012345678"]
+        assert [one.name for one in connected.agent.agents] == ["clinic", "helpdesk", "restaurant"]
+        assert connected.agent.agents[2].numbers == ["+493012345678"]
         assert (connected.agent.language_model, connected.agent.default_prompt) == ("large", False)
         assert await answer(call, "A table for two.") == "I see."
         assert await greeting_of(server, "clinic") == "The clinic, good morning."
@@ -115,3 +124,28 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
     assert await greeting_of(server, "clinic") == "The clinic, good morning."
     with pytest.raises(UnknownAgentError, match="no agent 'restaurant'"):
         await greeting_of(server, "restaurant")
+
+
+async def test_answer_has_passages_of_the_documents_of_its_agent(served):
+    server, agents, _, asked = served
+
+    async def passages_for(question: str) -> tuple[list[str], str]:
+        """The headings that the client gets, and what the language model reads before the question."""
+        used = []
+        async with calling(server, "helpdesk") as (call, _):
+            call.send_text(question)
+            async for event in call:
+                used += [one.heading for one in event.sources] if isinstance(event, KnowledgeUsed) else []
+                if isinstance(event, ResponseDone):
+                    break
+        (body,) = [body for body in asked if body["messages"][-1]["content"] == question]
+        return used, body["messages"][-2]["content"]
+
+    used, read = await passages_for("When are printers repaired?")
+    assert used == ["Printers"]
+    assert "They are repaired on Tuesdays." in read
+    (agents / "docs" / "vpn.md").write_text("# Network\nThe VPN is called Cerberus.")
+    async with asyncio.timeout(60):
+        # A file has no event.
+        while (await passages_for(f"What is the VPN {uuid.uuid4().hex}?"))[0][:1] != ["Network"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)

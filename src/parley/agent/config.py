@@ -212,7 +212,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Length of one audio event."""
     context_tokens: Annotated[int, msgspec.Meta(ge=512)] = 8_192
     """The language model's window."""
-    knowledge_tokens: Natural = 600
+    knowledge_tokens: Natural = 1_200
     """Estimated tokens of the passages that an answer of an agent with ``knowledge`` gets; 0: none."""
     history: Literal["drop", "summarise"] = "drop"
     """What happens to the oldest part of a conversation that is too long."""

@@ -195,7 +195,9 @@ class Knowledge:
     async def _take(self, index: KnowledgeIndex, documents: list[Document]) -> None:
         """Let an index have the passages of these files and no others."""
         # Another process may remove contents in between that this one need not have read.
-        while not await _in_thread(index.replace, *await _in_thread(_read, documents, index.missing)):
+        while not await _in_thread(
+            index.replace, *await _in_thread(read_documents, documents, index.missing)
+        ):
             pass
 
     async def _embed(self) -> None:
@@ -232,10 +234,10 @@ def check_documents(folder: Path, patterns: Sequence[str]) -> None:
     Raises:
         KnowledgeError: a file cannot be used.
     """
-    _read(find_documents(folder, patterns), set)
+    read_documents(find_documents(folder, patterns), set)
 
 
-def _read(
+def read_documents(
     documents: Sequence[Document], missing: Callable[[Sequence[str]], set[str]]
 ) -> tuple[Mapping[str, str], Mapping[str, list[Chunk]]]:
     """The hash of the content of each file by name, and the chunks of those contents that are missing."""

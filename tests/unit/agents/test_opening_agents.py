@@ -122,6 +122,8 @@ BOOKING = STEPS.replace('"find_table", "end_call"', "")
             "'desk' needs a number in `to`",
         ),
         (OWN_ENDING, 2, "the server has a tool 'end_call' of its own"),
+        ('\nknowledge = ["docs/*.md"]', 3, "no file matches 'docs/*.md'"),
+        ('knowledge = ["/etc/../x.md"]', 2, "must not be empty or have '..'"),
         ('[model]\nname = "gpt"', 3, "no engine 'gpt'; there are qwen3"),
         ('[model]\nname = "openai_chat"', 3, "needs model.url"),
         ('[model]\nurl = "ftp://host"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
@@ -248,3 +250,26 @@ async def test_remote_model_of_an_agent_is_closed_with_it(tmp_path):
     assert agent.model.names == (("openai_chat", "large"),)
     await agent.close_when_unused()
     assert agent.model.chat._client.is_closed
+
+
+async def test_documents_of_an_agent_are_searched_until_it_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "faq.md").write_text("# Opening hours\nFrom 9 to 5.")
+    file = define(tmp_path, 'knowledge = ["*.md"]')
+    agent = await opener(tmp_path).open(file)
+    (found,) = await agent.knowledge.search("what are your opening hours")
+    assert (found.file, found.heading) == ("faq.md", "Opening hours")
+    await agent.close_when_unused()
+    assert await agent.knowledge.search("opening hours") == []
+
+
+async def test_check_of_documents_makes_no_index(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "faq.md").write_text("text")
+    file = define(tmp_path, 'knowledge = ["*.md"]')
+    agent = await opener(tmp_path).open(file, only_checks=True)
+    assert agent.knowledge is None
+    (tmp_path / "faq.md").write_text("")
+    with pytest.raises(AgentFileError, match=r"restaurant\.toml:2: faq\.md has no text"):
+        await opener(tmp_path).open(file, only_checks=True)
+    assert not (tmp_path / "cache").exists()
