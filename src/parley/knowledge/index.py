@@ -30,6 +30,8 @@ _RANKED = 20
 """Places of each ranking that count."""
 _SMOOTHING = 60
 """Of reciprocal rank fusion: a place counts 1 / (60 + place)."""
+_LEAST_SHARE = 0.4
+"""Of the best passage's BM25 score, and of its similarity: what has less is no answer."""
 _HEADING_WEIGHT = 2.0
 """Of a word in a heading; one in the text counts 1."""
 
@@ -194,7 +196,9 @@ class KnowledgeIndex:
         numbers, matrix = self._vectors
         rankings = [self._by_words(words)] if words else []
         if vector is not None and len(numbers):
-            nearest = np.argsort(-(matrix @ vector), kind="stable")[:_RANKED]
+            similarity = matrix @ vector
+            nearest = np.argsort(-similarity, kind="stable")[:_RANKED]
+            nearest = nearest[similarity[nearest] >= _LEAST_SHARE * similarity[nearest[0]]]
             rankings.append([int(number) for number in numbers[nearest]])
         scores: dict[int, float] = {}
         for ranking in rankings:
@@ -206,12 +210,14 @@ class KnowledgeIndex:
 
     def _by_words(self, words: Sequence[str]) -> list[int]:
         found = self._read(
-            "SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, ?, 1.0) LIMIT ?",
+            "SELECT rowid, bm25(passages, ?2, 1.0) AS rank FROM passages WHERE passages MATCH ?1 "
+            "ORDER BY rank LIMIT ?3",
             " OR ".join(f'"{word}"' for word in words),
             _HEADING_WEIGHT,
             _RANKED,
         )
-        return [number for (number,) in found]
+        # SQLite's scores are negative: the least is the best.
+        return [number for number, score in found if score <= _LEAST_SHARE * found[0][1]]
 
     def _passages(self, number: int, score: float) -> Iterator[Passage]:
         """The passage of a number; none: it was replaced meanwhile."""
