@@ -14,17 +14,25 @@ _TAG = re.compile(
 _TAG_BEGUN = re.compile(r"<(?:/?(?P<name>[\w:]*)(?P<rest>[\s=][^<>\n]*)?|[|\uff5c][^<>\n]*)\Z")
 _MARKER = re.compile(r"\[/?(?:TOOL_CALLS?|TOOL_RESULTS?|AVAILABLE_TOOLS|INST)\]")
 _CALL = re.compile(
-    r"(?<![\w.])(?:[A-Za-z_][\w.]{0,64}\((?=\s{0,8}(?:[A-Za-z_]\w{0,64}\s{0,8}=|[\"'{\[]|\*\*))"
+    r"(?<![\w.])(?:[A-Za-z_][\w.]{0,64}\((?=\s{0,8}(?:[A-Za-z_]\w{0,64}\s{0,8}=|[\"'`\u201c\u2018{\[)]|\*\*))"
     r"|[A-Za-z]\w{0,64}_[\w.]{0,64}\(|[A-Za-z_]\w{0,64}\.\w{1,64}\()"
 )
 _JSON = re.compile(r"\{\s*(?:[\"'}]|\w+\s*:)|\[\s*(?:\{\s*[\"']|\"[^\"\n]{0,80}\"\s*[,\]])")
 _LINE = re.compile(
-    r"(?:(?:Action|Tool) Input|(?:Function|Tool) Call)\s*:[^\n]*|Action\s*:\s*\w+_\w+[^\n]*", re.IGNORECASE
+    r"(?:(?:Action|Tool) Input|(?:Function|Tool) Call)\s{0,8}:|Action\s{0,8}:\s{0,8}\w{1,64}_\w",
+    re.IGNORECASE,
 )
 _BEGUN = re.compile(
     r"\A(?:[A-Za-z_](?![\w.]{131})[\w.]*(?:\((?:\s*\*?(?:[A-Za-z_]\w*\s*)?)?)?|\{\s*(?:\w+\s*)?"
     r"|\[\s*(?:\{\s*|\"[^\"\n]{0,80}\"?\s*)?|\[/?[A-Z_]*|(?:Action|Tool|Function)\b[^\n]*)\Z"
 )
+_QUOTES = dict(zip("\"'`\u201c\u2018", "\"'`\u201d\u2019", strict=True))
+_BEFORE_QUOTE = frozenset("([{,:;=+%*|")
+_PREFIXES = frozenset("bfruBFRU")
+"""Letters between these and a string of Python."""
+_AFTER_QUOTE = re.compile(r"\s{8}|\s{0,7}(?:[])},:;=+%*|]|\.\w|\Z)")
+"""What follows the end of a string: other quotes in it, and apostrophes, belong to it."""
+_UNDECIDED_QUOTE = re.compile(r"\s{0,7}\.?\Z")
 _START = re.compile(r"[<\[{]|(?<![\w.])[A-Za-z_]")
 _WORD = re.compile(r"\w+")
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
@@ -46,7 +54,9 @@ class StrayCallFilter:
         """Whether there was a call or JSON; not for tags without content."""
         self._text = "\n"  # one character that is read, and what is not decided
         self._open: list[str] = []  # what ends the text that is left out, the innermost last
-        self._quoted = False
+        self._quote = ""  # ends the string that has begun; empty: none has
+        self._is_escaped = False  # whether the next character of the string is
+        self._last = ""  # character outside of strings that is no space
         self._final = False
 
     def push(self, text: str) -> str:
@@ -91,16 +101,12 @@ class StrayCallFilter:
         if marker := _MARKER.match(text, at):
             return marker.end()
         starts_line = text[at - 1] == "\n"
-        line = _LINE.match(text, at) if starts_line else None
-        if line and (self._final or line.end() < len(text)):
-            self.found = True
-            return line.end()
-        if begun := _JSON.match(text, at):
-            self._open, self.found = [_CLOSING[text[at]]], True
-            return at + 1
+        if line := _LINE.match(text, at) if starts_line else None:
+            return self._leave_out("\n", line.end())
+        if _JSON.match(text, at):
+            return self._leave_out(_CLOSING[text[at]], at + 1)
         if begun := _CALL.match(text, at):
-            self._open, self.found = [")"], True
-            return begun.end()
+            return self._leave_out(")", begun.end())
         return None if self._may_go_on(at, starts_line=starts_line) else at
 
     def _may_go_on(self, at: int, *, starts_line: bool) -> bool:
@@ -111,27 +117,51 @@ class StrayCallFilter:
             name = (tag["name"] or "").lower()
             return name in _CONTAINERS if tag["rest"] else any(one.startswith(name) for one in _CONTAINERS)
         begun = _BEGUN.match(text[at:])
-        return bool(begun) and (starts_line or " " not in text[at:].rstrip() or not text[at].isalpha())
+        return bool(begun) and (
+            starts_line or " " not in text[at:].partition("(")[0] or not text[at].isalpha()
+        )
+
+    def _leave_out(self, closing: str, begin: int) -> int:
+        self._open, self.found = [closing], True
+        self._quote, self._last, self._is_escaped = "", self._text[begin - 1], False
+        return begin
 
     def _skip(self, begin: int) -> int:
         """Leave out up to the end of what has begun; returns where to go on."""
         text, closing = self._text, self._open[-1]
         if closing.startswith("</"):
-            end = text.lower().find(closing, begin)
-            if end < 0:
+            end = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, begin)
+            if end is None:
                 return max(begin, len(text) - len(closing))
             self._open = []
-            return end + len(closing)
+            return end.end()
+        if closing == "\n":
+            line_end = text.find("\n", begin)
+            self._open = [] if line_end >= 0 else self._open
+            return line_end if line_end >= 0 else len(text)
         for at in range(begin, len(text)):
             char = text[at]
-            if char == '"' and text[at - 1] != "\\":
-                self._quoted = not self._quoted
-            elif self._quoted:
-                continue
-            elif char in _CLOSING and len(self._open) < _DEEPEST:
-                self._open.append(_CLOSING[char])
-            elif char == self._open[-1]:
-                self._open.pop()
-                if not self._open:
-                    return at + 1
+            if self._quote:
+                if not self._is_escaped and char == self._quote:
+                    if not self._final and _UNDECIDED_QUOTE.match(text, at + 1):
+                        return at
+                    if _AFTER_QUOTE.match(text, at + 1):
+                        self._quote, self._last = "", char
+                self._is_escaped = char == "\\" and not self._is_escaped
+            elif self._skip_outside_strings(char):
+                return at + 1
         return len(text)
+
+    def _skip_outside_strings(self, char: str) -> bool:
+        """Whether a character is the last of what is left out."""
+        if char in _QUOTES and self._last in _BEFORE_QUOTE:
+            self._quote = _QUOTES[char]
+        elif char in _CLOSING and len(self._open) < _DEEPEST:
+            self._open.append(_CLOSING[char])
+        elif char in self._open:
+            # Brackets in it that were not closed end with it.
+            while self._open.pop() != char:
+                pass
+        if not char.isspace() and not (char in _PREFIXES and self._last in _BEFORE_QUOTE):
+            self._last = char
+        return not self._open

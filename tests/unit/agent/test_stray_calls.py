@@ -34,6 +34,22 @@ CALLS = [
     ("Action: get_weather\nAction Input: {}\nIt is sunny.", "\n\nIt is sunny."),
     ('```json\n{"a": [1]}\n```\nDone.', "```json\n\n```\nDone."),
     ("The result: {temperature: 5}", "The result: "),
+    ("f(name='a)b') Good.", " Good."),
+    ("f(name='6\" disc') Good.", " Good."),
+    ("f(name='it\\'s :) Joe\\\\') Good.", " Good."),
+    ("f(note='it's :) Joe') Good.", " Good."),
+    ("f(note=f'a)b', other=r\"a)b\") Good.", " Good."),
+    ('f(note="""a) "b) c""") Good.', " Good."),
+    ("f(note=\u201ca)b\u201d) It's good.", " It's good."),
+    ('{"said": "say "hi :}" now"} Good.', " Good."),
+    ('{"path": "C:\\\\"} Good.', " Good."),
+    ('{"a": [1, {"b": 2} Good. Yes.', ""),
+    ('{"a": [1, 2} Good.', " Good."),
+    ("{note: don't (stop)} It's good.", " It's good."),
+    ("weather() Good.", " Good."),
+    (f"Action Input: {'word ' * 60}\nGood.", "\nGood."),
+    (f"Tool call: {'word ' * 60}", ""),
+    (f"<think>{chr(0x130) * 9}</think><tool_call>{chr(0x130) * 9}</TOOL_CALL>Good.", "Good."),
 ]
 
 
