@@ -114,6 +114,12 @@ DIFFERENT = [
     ("For more than ten.", "10 euros for more than eight people", "ten"),
     ("That is question 5.", "question 4", "5"),
     ("Take room one.", "room 2", "one"),
+    ("It costs hundred euros.", "ten euros", "hundred euros"),
+    ("Thousand guests came.", "ten guests", "Thousand"),
+    ("Go to room K.", "room B", "room K"),
+    ("The code is K Q X R.", "the code is KQXS", "K Q X R"),
+    ("It is K, Q, X, R.", "the code", "K, Q, X, R"),
+    ("That is R-O-S-S-I.", "Rosso", "R-O-S-S-I"),
     ("It scored 1 to 5.", "the score is 1:4", "5"),
 ]
 
@@ -193,6 +199,41 @@ async def test_sources_of_an_answer_are_no_sources_of_the_next():
     assert (await facts.check("", [])).find_unknown("It is €5.", begins=True) is not None
 
 
+async def test_texts_of_the_present_prompt_are_known_however_long_it_is():
+    words = ["".join(random.Random(seed).choices(string.ascii_lowercase, k=9)) for seed in range(60_000)]
+    texts = [" ".join(words[at : at + 1_000]) for at in range(0, 60_000, 1_000)]
+    facts, messages = SessionFacts("en"), [ChatMessage(role="user", content=text) for text in texts]
+    facts.add("Your table is AB-123.")
+    said = ChatMessage(role="assistant", content="Your table is AB-123.")
+    known = await facts.check("", [said, ChatMessage(role="user", content="CD-456"), *messages])
+    for code in ("AB-123.", "CD-456."):
+        assert known.find_unknown(code, begins=True) is None
+    known = await facts.check("", messages[-1:])
+    assert known.find_unknown("CD-456.", begins=True) is not None
+    assert facts._count <= 41_000
+
+
+async def test_number_that_is_all_of_a_text_is_read_as_it_is_written():
+    assert not await unknown("At ten past one.", "1.10")
+
+
+@pytest.mark.parametrize(
+    ("said", "source"),
+    [
+        ("That is R-O-S-S-I.", "i am rossi"),
+        ("K Q X R?", "my code is k q x r"),
+        ("K Q X R?", "i k q x r"),
+        ("The code is K Q X R.", "code: KQXR"),
+        ("Room K is free.", '{"room": "K"}'),
+        ("Take the room I booked, or rooms A, B.", ""),
+        ("Use the T V.", ""),
+        ("It costs hundred euros.", "100 euros"),
+    ],
+)
+async def test_letters_and_bare_hundreds_of_a_source_are_known(said, source):
+    assert not await unknown(said, source)
+
+
 async def test_oldest_texts_are_forgotten_when_there_are_too_many():
     facts = SessionFacts("en")
     words = ["".join(random.Random(seed).choices(string.ascii_lowercase, k=9)) for seed in range(60_000)]
@@ -203,7 +244,8 @@ async def test_oldest_texts_are_forgotten_when_there_are_too_many():
         )
         for at in range(0, 60_000, 1_000)
     ]
-    known = await facts.check("", messages)
+    for at in range(len(messages)):
+        known = await facts.check("", messages[at : at + 1])
     assert known.find_unknown("AB-123.", begins=True) is not None
     assert facts._count <= 41_000
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from parley.agent.facts.extraction import facts_of, keys_of, pieces_of
 from parley.agent.facts.fact import SOFT, Fact
 from parley.agent.facts.words import HARD_UNITS
 from parley.chat import ChatMessage
-from parley.tools.base import is_deep
+from parley.tools.base import read_value
 
 _MOST_KEYS = 40_000
-"""Of what was said and returned in a session: the oldest texts are forgotten."""
+"""Of what was said and returned: the oldest texts are forgotten that the present prompt does not have."""
 _MOST_WAITING = 64
 _MOST_COUNTED = 10
 _LONGEST_SHORT = 3
@@ -47,17 +45,17 @@ class SessionFacts:
         self._waiting.append(text)
 
     async def _keep(self, text: str) -> None:
-        if text in self._texts:
-            self._texts.move_to_end(text)
-            return
-        keys = await self._read(text)
-        if text in self._texts:  # another answer has read it meanwhile
-            return
-        self._texts[text] = keys
-        self._known.update(keys)
-        self._count += len(keys)
-        while self._count > _MOST_KEYS and len(self._texts) > 1:
-            _, old = self._texts.popitem(last=False)
+        if text not in self._texts:
+            keys = await self._read(text)
+            if text not in self._texts:  # else another answer has read it meanwhile
+                self._texts[text] = keys
+                self._known.update(keys)
+                self._count += len(keys)
+        self._texts.move_to_end(text)
+
+    def _forget_oldest(self, needed: Collection[str]) -> None:
+        while self._count > _MOST_KEYS and (text := next(iter(self._texts))) not in needed:
+            old = self._texts.pop(text)
             self._count -= len(old)
             for key in old:
                 self._known[key] -= 1
@@ -71,15 +69,19 @@ class SessionFacts:
 
         Args:
             instructions: the system prompt, without a summary.
-            messages: of the conversation; those of the model are not read.
+            messages: of the conversation; of those of the model only texts of the client count.
             sources: further texts, such as what was found in documents.
             draft: what the user may have said; it is not kept.
         """
         while self._waiting:
             await self._keep(self._waiting.popleft())
+        needed = set()
         for message in messages:
-            if message.role != "assistant" and message.content != draft:
+            is_own = message.role == "assistant" and message.content not in self._texts
+            if not is_own and message.content != draft:
+                needed.add(message.content)
                 await self._keep(message.content)
+        self._forget_oldest(needed)
         fixed: dict[str, frozenset[str]] = {}
         for text in (instructions, *sources, draft):
             fixed[text] = self._fixed.get(text) or await self._read(text)
@@ -89,13 +91,7 @@ class SessionFacts:
     async def _read(self, text: str) -> frozenset[str]:
         """The keys of a source; other tasks run between its pieces."""
         keys: set[str] = set()
-        try:
-            value = msgspec.json.decode(text)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            value = text
-        if is_deep(value):
-            value = text
-        for piece in pieces_of("\n".join(_leaves(value, keys))):
+        for piece in pieces_of("\n".join(_leaves(read_value(text), keys))):
             keys |= keys_of(piece, self._language)
             await asyncio.sleep(0)
         return frozenset(keys)

@@ -14,10 +14,11 @@ from parley.agent.facts.words import (
     COMMON_FIRST,
     FIGURE_WORDS,
     FUNCTION_WORDS,
+    LETTERED,
     MONEY,
     NAME_VERBS,
 )
-from parley.agent.facts.written import numbers_in, take_written
+from parley.agent.facts.written import numbers_in, spelled_keys, take_written
 from parley.asr.itn import inverse_normalizer
 from parley.asr.itn.tokens import Token, tokens_of
 
@@ -81,6 +82,7 @@ def facts_of(text: str, language: str, *, begins: bool = True) -> list[Fact]:
 def keys_of(piece: str, language: str) -> set[str]:
     """What a piece of a source gives: of its facts, and of each of its words."""
     keys = {f"w:{fold(word)}" for word in _WORD.findall(piece)}
+    keys.update(spelled_keys(piece))
     return keys.union(*(one.gives for one in facts_of(piece, language)))
 
 
@@ -133,6 +135,10 @@ def _other(tokens: Sequence[Token], at: int, *, starts: bool) -> tuple[Sequence[
         return [fact("code", raw, {f"c:{''.join(filter(str.isalnum, raw)).casefold()}"}, parts)], at + 1
     word = raw.removesuffix("'s").removesuffix("'")
     stem = word.partition("'")[0].lower()
+    if len(word) == 1 and word.isupper() and word not in "AI" and at and tokens[at].close:
+        label = tokens[at - 1].word
+        if label in LETTERED:  # "room K"
+            return [fact("code", f"{tokens[at - 1].raw} {word}", {f"w:{fold(word)}"})], at + 1
     if not word[0].isupper() or len(word) == 1 or stem in _NO_NAMES or word.lower() in _NO_NAMES:
         return (), at + 1
     if starts and not _is_name_first(tokens, at, stem):

@@ -108,11 +108,13 @@ def _words_at(tokens: Sequence[Token], at: int) -> Number | None:
         if tokens[at + 1].word == "dozen":
             return Number((Decimal(12),), at + 2)
         total, part, index = 0, 1, at + 1
+    elif tokens[at].word == "hundred" or tokens[at].word in _SCALES:  # "hundred euros"
+        total, part, index = 0, 1, at
     else:
         total, (part, index) = 0, _small_at(tokens, at)
-    if index == at:
-        return None
-    while _goes_on(tokens, index):
+        if index == at:
+            return None
+    while index == at or _goes_on(tokens, index):
         word = tokens[index].word
         if word == "hundred" and 0 < part < 100:
             part, index = part * 100, index + 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 
 from parley.agent.facts.fact import Fact, amount, day_of, fact, part_keys, plain_number, time_of
-from parley.agent.facts.words import HARD_UNITS
+from parley.agent.facts.words import COMMON_CAPITALS, HARD_UNITS
 from parley.asr.itn.english.addresses import DOMAINS
 
 _ADDRESS = re.compile(
@@ -35,6 +35,8 @@ _SPELLED = re.compile(
     r"(?!I \d|A \d)[A-Z](?:(?:, |[ .-])(?:[A-Z]|\d+))*(?:, |[ .-])\d+(?![\w'])"
 )
 """It does not begin behind a letter that is spelled: if that letter begins none, the next one does not."""
+_LETTERED = re.compile(r"(?<![\w'])[A-Z](?:(?:, |[ .-])[A-Z](?![\w']))+")
+_SINGLES = re.compile(r"(?<![\w'])[^\W_](?:[ ,.-]{1,2}[^\W_](?![\w']))+")
 _CODE = re.compile(
     r"(?<![\w.,])\d+(?:\.\d+){2,}(?!\w)|"
     r"(?<![\w:.-])(?=[A-Za-z]*-?\d|\d+-?[A-Za-z]|[A-Za-z]+(?:-[A-Za-z\d]+)*-\d)[A-Za-z\d]+(?:-[A-Za-z\d]+)*(?![\w-])"
@@ -44,6 +46,8 @@ _MEASURE = re.compile(r"\A(\d+)([a-z]{1,4})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _DIGITS = re.compile(r"\d+")
 _LETTERS = re.compile(r"[a-z]+")
+_LONGEST_SPELLED = 64
+"""Characters, with what is between them."""
 
 
 def take_written(text: str) -> tuple[list[Fact], str]:
@@ -59,6 +63,13 @@ def take_written(text: str) -> tuple[list[Fact], str]:
         read = reader
         text = pattern.sub(take, text)
     return facts, text
+
+
+def spelled_keys(text: str) -> Iterator[str]:
+    """What single letters and figures in a row give, in either case; "I" or "a" may stand before a code."""
+    for match in _SINGLES.finditer(text):
+        said = re.sub(r"[\W_]", "", match[0][:_LONGEST_SPELLED]).casefold()
+        yield from (f"c:{said[begin:end]}" for begin in (0, 1) for end in range(begin + 2, len(said) + 1))
 
 
 def half_of(text: str) -> str:
@@ -128,6 +139,13 @@ def _spelled(match: re.Match[str]) -> Sequence[Fact] | None:
     return [fact("code", match[0], {f"c:{re.sub(r'[^A-Za-z0-9]', '', match[0]).casefold()}"})]
 
 
+def _lettered(match: re.Match[str]) -> Sequence[Fact] | None:
+    said = re.sub(r"\W", "", match[0]).casefold()
+    if len(said) == 2 and "," in match[0]:  # "A, B or C"
+        return None
+    return [] if said in COMMON_CAPITALS else [fact("code", match[0], {f"c:{said}", f"w:{said}"})]
+
+
 def _code(match: re.Match[str]) -> Sequence[Fact] | None:
     raw = match[0]
     if _NO_CODE.fullmatch(raw):
@@ -152,5 +170,6 @@ _FORMS: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Sequence[Fact]
     (_CLOCK, _clock),
     (_PHONE, _phone),
     (_SPELLED, _spelled),
+    (_LETTERED, _lettered),
     (_CODE, _code),
 )
