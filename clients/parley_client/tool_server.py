@@ -16,16 +16,19 @@ from typing import Any
 
 import msgspec
 import uvicorn
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as McpTool
 
-from parley.protocol import ToolRequest
+from parley.protocol import ToolRequest, ToolResponse
 from parley_client.errors import ClientError
 from parley_client.tools import ToolTable
 
 _TICK_S = 0.02
 _CONNECTIONS = 256
+_PROGRESS_S = 1.0
+"""Time that reports have to be sent before the result."""
 _STOP_S = 2
 """Time that requests have to end; uvicorn takes whole seconds."""
 _MAX_SESSIONS = 64
@@ -114,11 +117,34 @@ class ToolServer:
             ]
         )
 
-    async def _on_call_tool(self, _context: Any, params: CallToolRequestParams) -> CallToolResult:
+    async def _on_call_tool(
+        self, context: ServerRequestContext[Any], params: CallToolRequestParams
+    ) -> CallToolResult:
         request = ToolRequest(
             turn=0, call_id=str(next(self._numbers)), name=params.name, arguments=params.arguments or {}
         )
-        response = await self._table.answer(request)
-        output = response.output
-        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        reports: asyncio.Queue[ToolResponse | None] = asyncio.Queue()
+        sending = asyncio.create_task(_send_progress(context, reports), name=f"progress of {params.name}")
+        try:
+            response = await self._table.answer(request, reports.put_nowait)
+            reports.put_nowait(None)
+            await asyncio.wait({sending}, timeout=_PROGRESS_S)
+        finally:
+            sending.cancel()
+        text = _text_of(response.output)
         return CallToolResult(content=[TextContent(text=text)], is_error=response.is_error)
+
+
+async def _send_progress(
+    context: ServerRequestContext[Any], reports: asyncio.Queue[ToolResponse | None]
+) -> None:
+    """Send what a function reports as notifications of progress, up to None."""
+    with suppress(Exception):  # the result counts, and the library raises whatever its parts do
+        for number in count(1):
+            if (report := await reports.get()) is None:
+                return
+            await context.session.report_progress(number, message=_text_of(report.output))
+
+
+def _text_of(output: Any) -> str:
+    return output if isinstance(output, str) else msgspec.json.encode(output).decode()

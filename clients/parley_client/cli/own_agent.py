@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.errors import ParleyError, UnknownAgentError
-from parley.protocol import ToolRequest, ToolResponse
+from parley.protocol import Tool, ToolRequest, ToolResponse
 from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration
 from parley_client.cli.output import print_hanging
@@ -145,6 +145,7 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
         "timeout_ms": round(1000 * (blocking_s + _MARGIN_S)),
         "background": [tool.name for tool in table.definitions if tool.mode == "background"],
         "background_timeout_ms": round(1000 * (background_s + _MARGIN_S)),
+        "options": {tool.name: options for tool in table.definitions if (options := _options(tool))},
     }
     tools = {
         **given,
@@ -152,6 +153,14 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
         "mcp": [*given.get("mcp", []), server],
     }
     return {**loaded.fields, "tools": tools}
+
+
+def _options(tool: Tool) -> dict[str, bool]:
+    """What a function has marked that is not the default."""
+    options = {} if tool.announce else {"announce": False}
+    if tool.cancel_on_interruption is not None:
+        options["cancel_on_interruption"] = tool.cancel_on_interruption
+    return options
 
 
 async def wait_until_served(server: str, name: str, tools: ToolServer | None, **options: Any) -> None:

@@ -27,7 +27,7 @@ from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
 from parley.tools.base import ReportProgress, ToolOutcome, read_value
 from parley.tools.schema import SchemaError, argument_schema
-from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers
+from parley.tools.settings import McpServerSettings, McpToolSettings, ToolSettings, expand_headers
 
 _CONNECT_S = 10.0
 _LIST_S = 5.0
@@ -128,7 +128,8 @@ class McpServer:
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             if on_progress is not None:
-                on_progress({"progress": progress, "total": total, "message": message})
+                said = None if message is None else read_value(message)
+                on_progress({"progress": progress, "total": total, "message": said})
 
         client = self._client
         if client is None or all(tool.name != name for tool in self._tools):
@@ -266,13 +267,15 @@ class McpServer:
     def _offer(self, tool: McpTool) -> dict[str, Tool]:
         description = (tool.description or tool.title or "")[:_MAX_DESCRIPTION]
         name = f"{self._settings.prefix}{tool.name}"
+        server, own = self._settings, self._settings.options.get(tool.name, McpToolSettings())
+        is_announced, is_cancelled = own.announce, own.cancel_on_interruption
         offered = Tool(
             name=name,
             description=description,
             parameters=tool.input_schema,
             mode="background" if name in self._background else "blocking",
-            announce=self._settings.announce,
-            cancel_on_interruption=self._settings.cancel_on_interruption,
+            announce=server.announce if is_announced is None else is_announced,
+            cancel_on_interruption=server.cancel_on_interruption if is_cancelled is None else is_cancelled,
         )
         if problem := _problem(offered):
             _log.warning("MCP server %s: tool %s is left out: %s", self._settings.name, tool.name, problem)

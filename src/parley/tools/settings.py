@@ -58,6 +58,14 @@ class HttpToolSettings(_Part, frozen=True, kw_only=True):
         return default_ms if self.timeout_ms is None else self.timeout_ms
 
 
+class McpToolSettings(_Part, frozen=True, kw_only=True):
+    """One tool of an MCP server, where it differs from the server's other tools."""
+
+    announce: bool | None = None
+    """None: as the server's; and so is the next."""
+    cancel_on_interruption: bool | None = None
+
+
 class McpServerSettings(_Part, frozen=True, kw_only=True):
     """An MCP server: at a URL (streamable HTTP), or a local program (stdio)."""
 
@@ -84,6 +92,8 @@ class McpServerSettings(_Part, frozen=True, kw_only=True):
     announce: bool = True
     """Of these, as in :class:`parley.protocol.Tool`; the next one is of all its tools."""
     cancel_on_interruption: bool | None = None
+    options: dict[str, McpToolSettings] = {}
+    """These two of single ``tools``, by name."""
 
 
 class ToolSettings(_Part, frozen=True, kw_only=True):
@@ -185,8 +195,9 @@ def _check_server(server: McpServerSettings, settings: ToolSettings, where: str)
     _check_headers(server.headers, where)
     _check_timeout(server.timeout_ms, where)
     _check_timeout(server.background_timeout_ms, where, _MAX_BACKGROUND_MS, "background_timeout_ms")
-    if unknown := sorted(set(server.background) - set(server.tools)):
-        raise ValueError(f"{where}: background names {unknown[0]!r}, which is not one of its tools")
+    for field, names in (("background", server.background), ("options", server.options)):
+        if unknown := sorted(set(names) - set(server.tools)):
+            raise ValueError(f"{where}: {field} names {unknown[0]!r}, which is not one of its tools")
 
 
 def tool_names(settings: ToolSettings) -> Iterator[str]:

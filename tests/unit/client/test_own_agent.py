@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from rich.console import Console
 
+from parley.agents.reader import read_agent
 from parley.errors import TooManySessionsError, UnknownAgentError, UnsupportedVoiceError
+from parley.tools.toolbox import Toolbox
 from parley_client.agent_program import AgentProgram
 from parley_client.agent_registration import Registration
 from parley_client.cli import own_agent
@@ -119,6 +121,21 @@ async def test_function_in_the_background_is_one_at_the_server(tmp_path):
         (server,) = served.definition["tools"]["mcp"]
         assert server["background"] == ["cancel"]
         assert (server["timeout_ms"], server["background_timeout_ms"]) == (11_000, 301_000)
+
+
+async def test_marks_of_each_function_reach_the_server(tmp_path):
+    served = Served(tmp_path)
+    marked = RESTAURANT.replace("@tool\n", "@tool(cancel_on_interruption=False)\n")
+    served.source.write_text(marked.replace("timeout_s=20.0", "background=True, announce=False"))
+    async with served.running():
+        settings = read_agent(served.agents / "restaurant.toml").definition.tools
+        box = Toolbox(settings, {})
+        await box.open()
+        try:
+            found = {one.name: (one.mode, one.announce, one.cancel_on_interruption) for one in box.tools}
+        finally:
+            await box.close()
+    assert found == {"book_table": ("blocking", True, False), "cancel": ("background", False, None)}
 
 
 async def test_type_that_is_not_there_leaves_the_agent_as_it_was(tmp_path):

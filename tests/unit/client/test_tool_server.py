@@ -12,8 +12,9 @@ import pytest
 
 from parley.tools.settings import McpServerSettings, ToolSettings
 from parley.tools.toolbox import Toolbox
-from parley_client import ToolTable, tool
+from parley_client import ToolTable, report_progress, tool
 from parley_client.tool_server import ToolServer
+from parley_client.tools import ToolOptions
 
 NAMES = ["add", "describe", "fail", "later", "hang", "day", "slow"]
 
@@ -128,6 +129,32 @@ async def test_cancelled_call_stops_its_coroutine(server, functions):
         await functions.begun.wait()
         call.cancel()
         await functions.stopped.wait()
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_progress_of_a_function_comes_before_its_result(server, in_thread):
+    values = [{"share": 0.5}, "nearly", 3]
+
+    async def add(a: int) -> str:
+        """Add slowly."""
+        return report(a)
+
+    def report(a: int) -> str:
+        """Add slowly."""
+        for value in values:
+            report_progress(value)
+        return str(a)
+
+    table = ToolTable()
+    table.add(report if in_thread else add, ToolOptions(name="add"))
+    server.replace(table)
+    said: list = []
+    async with connected(server) as box:
+        assert (await box.call("add", {"a": 1}, on_progress=said.append)).output == 1
+        assert (await box.call("add", {"a": 1})).output == 1
+    assert said == [
+        {"progress": number, "total": None, "message": value} for number, value in enumerate(values, 1)
+    ]
 
 
 async def test_call_that_runs_ends_with_the_function_that_was_replaced(server, functions):

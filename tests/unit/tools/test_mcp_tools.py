@@ -19,7 +19,7 @@ from parley.agent.tools import STARTED, ToolExecutor
 from parley.chat import ToolCall
 from parley.protocol import ToolRun
 from parley.tools.mcp import McpServer
-from parley.tools.settings import McpServerSettings, ToolSettings
+from parley.tools.settings import McpServerSettings, McpToolSettings, ToolSettings
 from parley.tools.toolbox import Toolbox
 
 PROGRAM = Path(__file__).parent / "mcp_program.py"
@@ -158,11 +158,13 @@ async def test_a_tool_in_the_background_reports_its_progress(program):
         background_timeout_ms=100,
         announce=False,
         cancel_on_interruption=True,
+        options={"count": McpToolSettings(announce=True, cancel_on_interruption=False)},
     )
     async with opened(settings) as box:
         modes = {tool.name: (tool.mode, box.timeout_s(tool.name)) for tool in box.tools}
         assert modes == {"add": ("blocking", 10), "count": ("background", 0.1), "wait": ("background", 0.1)}
-        assert {(tool.announce, tool.cancel_on_interruption) for tool in box.tools} == {(False, True)}
+        marks = {tool.name: (tool.announce, tool.cancel_on_interruption) for tool in box.tools}
+        assert marks == {"add": (False, True), "count": (True, False), "wait": (False, True)}
         said: list = []
         assert (await box.call("count", {}, on_progress=said.append)).output == {"result": "two"}
         # An answer in JSON has no room for notifications.

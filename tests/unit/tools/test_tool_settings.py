@@ -65,6 +65,7 @@ def test_a_file_is_read(tmp_path):
         ({"http": [{**HTTP, "mode": "background", "timeout_ms": 10**7}]}, "timeout_ms must be 1 to 3600000"),
         ({"http": [{**HTTP, "mode": "async"}]}, "Invalid enum value 'async'"),
         ({"mcp": [{**MCP, "background": ["u"]}]}, "background names 'u', which is not one of its tools"),
+        ({"mcp": [{**MCP, "options": {"u": {}}}]}, "options names 'u', which is not one of its tools"),
         ({"mcp": [{**MCP, "background_timeout_ms": 0}]}, "background_timeout_ms must be"),
         ({"http": [{**HTTP, "max_bytes": 10**9}]}, "max_bytes"),
         ({"http": [{**HTTP, "parameters": {"type": "array"}}]}, "type object"),
