@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley_testing.scenario import Exchange, Scenario, StartCue
+from parley_testing.scenario import Criteria, Exchange, Scenario, StartCue
 
 
 def as_text(scenario: Scenario) -> Scenario:
@@ -22,6 +22,29 @@ def as_text(scenario: Scenario) -> Scenario:
         scenario,
         start=msgspec.structs.replace(scenario.start, output="text"),
         exchanges=tuple(typed),
+        expect=msgspec.structs.replace(scenario.expect, interruptions=None),
+    )
+
+
+def needs_speech(scenario: Scenario) -> bool:
+    """Whether as text there is nothing to type, or nothing left of what the scenario is for."""
+    text = as_text(scenario)
+    if scenario.exchanges and not text.exchanges and scenario.persona is None:
+        return True
+    return _has_criteria(scenario) and not _has_criteria(text)
+
+
+def _has_criteria(scenario: Scenario) -> bool:
+    """Whether it expects more than answers."""
+    return scenario.expect != Criteria() or any(
+        one.heard
+        or one.tools
+        or one.answer
+        or one.never
+        or one.interrupts
+        or one.kind in ("backchannel", "sound")
+        or (one.is_turn and one.answered is False)
+        for one in scenario.exchanges
     )
 
 

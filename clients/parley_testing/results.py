@@ -19,6 +19,8 @@ from parley_testing.criteria import Check
 from parley_testing.log import CallLog, transcript
 from parley_testing.scenario import Scenario
 
+NEEDS_SPEECH = "needs --speech"
+"""Why a scenario was skipped."""
 _CONFIDENCE = 0.95
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
@@ -82,13 +84,16 @@ def wilson(passes: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def print_results(console: Console, results: Sequence[Result], least: float) -> None:
+def print_results(
+    console: Console, results: Sequence[Result], least: float, skipped: Sequence[Scenario] = ()
+) -> None:
     """A table of all scenarios, and the criteria that were not met.
 
     Args:
         console: where to.
         results: of all scenarios.
         least: share of calls that have to pass, 0-1.
+        skipped: those that cannot be run as text.
     """
     for result in results:
         for number, attempt in enumerate(result.attempts, 1):
@@ -99,19 +104,28 @@ def print_results(console: Console, results: Sequence[Result], least: float) -> 
     for result in results:
         is_good = result.rate >= least
         table.add_row(Text(result.scenario.title), result.text, "" if is_good else "[red]FAILED[/]")
+    for scenario in skipped:
+        table.add_row(Text(scenario.title), "skipped", NEEDS_SPEECH)
     console.print(table)
 
 
-def write_junit(path: Path, results: Sequence[Result]) -> None:
-    """Write a report for CI: a suite for each file, a case for each call."""
+def write_junit(path: Path, results: Sequence[Result], skipped: Sequence[Scenario] = ()) -> None:
+    """Write a report for CI: a suite for each file, a case for each call and each scenario of ``skipped``."""
     root = ET.Element("testsuites", name="parley test")
     suites: dict[str, list[Result]] = {}
-    for result in results:
+    for result in (*results, *map(Result, skipped)):
         suites.setdefault(str(result.scenario.file or ""), []).append(result)
     for name, members in suites.items():
         calls = sum(len(one.attempts) for one in members)
         failures = calls - sum(one.passes for one in members)
-        suite = ET.SubElement(root, "testsuite", name=name, tests=str(calls), failures=str(failures))
+        left_out = [_for_xml(one.scenario.title) for one in members if not one.attempts]
+        counts = {"tests": calls + len(left_out), "failures": failures, "skipped": len(left_out)}
+        suite = ET.SubElement(
+            root, "testsuite", {"name": name, **{key: str(count) for key, count in counts.items()}}
+        )
+        for title in left_out:
+            case = ET.SubElement(suite, "testcase", classname=Path(name).stem, name=title, time="0")
+            ET.SubElement(case, "skipped", message=NEEDS_SPEECH)
         for result in members:
             for number, attempt in enumerate(result.attempts, 1):
                 title = _for_xml(f"{result.scenario.title} [{number}]")
@@ -130,11 +144,11 @@ def _for_xml(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def write_html(path: Path, title: str, results: Sequence[Result]) -> None:
+def write_html(path: Path, title: str, results: Sequence[Result], skipped: Sequence[Scenario] = ()) -> None:
     """Write a report as one file that needs nothing else."""
-    rows = "".join(
-        f"<tr><td>{escape(one.scenario.title)}</td><td>{escape(one.text)}</td></tr>" for one in results
-    )
+    lines = [(one.scenario.title, one.text) for one in results]
+    lines += [(one.title, f"skipped: {NEEDS_SPEECH}") for one in skipped]
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in lines)
     calls = "".join(
         _call_html(result, number, attempt)
         for result in results

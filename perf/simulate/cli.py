@@ -61,7 +61,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--scenario", action="append", default=[], metavar="TEXT", help="only those with TEXT in name or tags"
     )
     add("--parallel", type=int, default=4, help="calls at once (default: %(default)s)")
-    add("--repeat", type=int, default=1, help="how often each scenario is held")
+    add("--repeat", type=int, default=1, help="how often each scenario is run")
     add("--turn", choices=EAGERNESSES, help="eagerness of the sessions (default: the server's choice)")
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     add("--all-cases", action="store_true", help="print all that counted against the agent")

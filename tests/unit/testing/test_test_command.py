@@ -205,13 +205,32 @@ sound = "cough"
 """
 
 
-def test_scenario_of_sounds_is_skipped_as_text_and_named(folder, capsys):
+INTERRUPTED = """
+[[scenario]]
+title = "Interrupted"
+[[scenario.exchange]]
+say = "is there parking"
+[[scenario.exchange]]
+say = "stop"
+at = "agent+500"
+expect = { interrupts = true }
+"""
+
+
+def test_scenario_with_nothing_to_check_as_text_is_skipped_and_named(folder, tmp_path, capsys):
+    report, page = tmp_path / "new" / "junit.xml", tmp_path / "report.html"
+    options = ("--junit", str(report), "--html", str(page))
     with scripted(ANSWERS) as agent:
-        assert run(agent, folder(PARKING + HEARING)) == 0
+        assert run(agent, folder(PARKING + INTERRUPTED + HEARING), *options) == 0
     assert len(agent.starts) == 1
     out = capsys.readouterr().out
-    assert "A cough: skipped, it needs --speech" in out
+    assert out.count("needs --speech") == 2
     assert "1 of 1" in out
+    (suite,) = ET.parse(report).getroot()  # noqa: S314 - written by the test
+    assert (suite.get("tests"), suite.get("skipped"), suite.get("failures")) == ("3", "2", "0")
+    skipped = [case.get("name") for case in suite if case.find("skipped") is not None]
+    assert skipped == ["Interrupted", "A cough"]
+    assert page.read_text().count("skipped: needs --speech") == 2
 
 
 def test_scenarios_of_sounds_alone_are_refused_as_text(folder, capsys):
@@ -228,6 +247,15 @@ def test_report_that_cannot_be_written_is_refused_before_the_calls(folder, tmp_p
         assert run(agent, folder(PARKING), option, str(tmp_path / "file" / "report")) == 2
     assert agent.starts == []
     assert "the report cannot be written" in capsys.readouterr().err
+
+
+def test_paths_of_reports_are_left_as_they_were_where_there_are_no_calls(folder, tmp_path):
+    report = tmp_path / "junit.xml"
+    assert main(["test", folder(PARKING), "--server", "127.0.0.1:9", "--junit", str(report)]) == 1
+    report.unlink()
+    judged = f'{PARKING}[scenario.expect]\njudge = ["polite"]\n'
+    assert main(["test", folder(judged), "--server", "127.0.0.1:9", "--junit", str(report)]) == 2
+    assert not report.exists()
 
 
 def test_missing_agent_in_python_ends_with_2(tmp_path, capsys):

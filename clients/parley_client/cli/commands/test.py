@@ -26,7 +26,7 @@ from parley_client.cli.commands.run import (
 )
 from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
 from parley_client.errors import ToolDefinitionError, UsageError
-from parley_testing.modes import as_text
+from parley_testing.modes import needs_speech
 from parley_testing.persona import ChatClient
 from parley_testing.results import Attempt, print_results, write_html, write_junit
 from parley_testing.runner import RunPlan, Speak, run_scenarios
@@ -153,8 +153,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             for one in scenarios:
                 console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
             return 0
-        if not args.speech:
-            scenarios = _without_speech(scenarios, console)
+        args.skipped = [] if args.speech else _unfit_for_text(scenarios)
+        scenarios = [one for one in scenarios if one not in args.skipped]
         for path in filter(None, (args.junit, args.html)):
             _check_report(path)
         return _test(args, console, scenarios, list(programs.values()))
@@ -170,24 +170,26 @@ def _agent_file(path: Path) -> Path:
     return in_python if in_python.exists() and not in_toml.exists() else in_toml
 
 
-def _without_speech(scenarios: list[Scenario], console: Console) -> list[Scenario]:
-    """Those of which something is left as text; the others are named."""
-    spoken = [one for one in scenarios if not (one.persona or as_text(one).exchanges)]
-    for one in spoken:
-        console.print(
-            f"  {one.title}: skipped, it needs --speech", style="dim", markup=False, highlight=False
-        )
-    if len(spoken) == len(scenarios):
-        raise ScenarioError("no scenario has anything that can be typed: they need --speech")
-    return [one for one in scenarios if one not in spoken]
+def _unfit_for_text(scenarios: list[Scenario]) -> list[Scenario]:
+    """Those of which nothing is left to check as text.
+
+    Raises:
+        ScenarioError: all are such.
+    """
+    found = [one for one in scenarios if needs_speech(one)]
+    if len(found) == len(scenarios):
+        raise ScenarioError("as text there is nothing to check: all of these scenarios need --speech")
+    return found
 
 
 def _check_report(path: Path) -> None:
     """Raise UsageError for a report that cannot be written, before there is one."""
     try:
+        is_new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from error
 
@@ -284,11 +286,12 @@ async def _run_plan(args: argparse.Namespace, console: Console, server: str, pla
         for client in (plan.persona, plan.judge):
             if client is not None:
                 await client.close()
-    print_results(console, results, args.pass_rate)
+    print_results(console, results, args.pass_rate, args.skipped)
     if args.junit:
-        write_junit(args.junit, results)
+        write_junit(args.junit, results, args.skipped)
     if args.html:
-        write_html(args.html, f"Tests of {', '.join(path.stem for path in args.agents)}", results)
+        title = f"Tests of {', '.join(path.stem for path in args.agents)}"
+        write_html(args.html, title, results, args.skipped)
     return 0 if all(result.rate >= args.pass_rate for result in results) else 1
 
 
