@@ -14,6 +14,7 @@ from parley import protocol
 from parley.errors import (
     ParleyError,
     ShuttingDownError,
+    UnknownAgentError,
 )
 from parley.logs import log_ids
 from parley.timeouts import loop_time, with_timeout
@@ -228,11 +229,17 @@ class Calls:
                         request, server, failure, principal=principal, api=api
                     ),
                 )
-                call = await with_timeout(
-                    self._connect(start, servers, shows_checkpoints=shows_checkpoints),
-                    settings.open_s,
-                    "the servers",
-                )
+                try:
+                    call = await with_timeout(
+                        self._connect(start, servers, shows_checkpoints=shows_checkpoints),
+                        settings.open_s,
+                        "the servers",
+                    )
+                except UnknownAgentError:
+                    if principal.agents is None:
+                        raise
+                    # The server's text may name agents that the client may not call.
+                    raise UnknownAgentError(f"no agent {start.agent!r} on this server") from None
                 call.principal = principal
                 trace.set({"gen_ai.conversation.id": call.id})
                 stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))

@@ -1,18 +1,22 @@
 """Agents that servers define: how clients list them, choose one, and are kept to theirs."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
 from describing_agent import CLINIC, RESTAURANT, defining
-from fake_agent import polite
+from fake_agent import polite, refusing
 from listening_gateway import receive
 from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from parley.errors import UnknownAgentError
+from parley.protocol import Start
 from parley_gateway import agent_descriptions
 from parley_gateway.security.keys import new_key
+from parley_gateway.security.principal import ANONYMOUS
 
 
 @pytest.fixture
@@ -174,6 +178,37 @@ async def test_key_lists_and_describes_its_agents_only(keyed):
     assert error_of(answer) == (403, "not_permitted", False)
 
 
+async def test_key_reads_no_names_of_other_agents_in_errors(keyed):
+    one, headers, _ = await keyed(["restaurant", "klinic"])
+    asked = await one.http.get("/v1/agent?name=klinic", headers=headers)
+    created = await one.http.post("/v1/sessions", json={"agent": "klinic"}, headers=headers)
+    wanted = {"session": {"type": "realtime", "prompt": {"id": "klinic"}}}
+    secret = await one.http.post("/v1/realtime/client_secrets", json=wanted, headers=headers)
+    for answer in (asked, created, secret):
+        assert answer.status_code == 404
+        assert "clinic" not in answer.text
+        assert "restaurant" in answer.text
+
+
+async def test_key_reads_no_names_of_other_agents_in_a_servers_refusal(gateway):
+    one = await gateway(
+        refusing(UnknownAgentError("no agent 'klinic' on this server (did you mean clinic?)"))
+    )
+    principal = replace(ANONYMOUS, agents=frozenset(["klinic"]))
+    for who, hidden in ((principal, True), (ANONYMOUS, False)):
+        with pytest.raises(UnknownAgentError) as refused:
+            async with one.gateway.calls.open(Start(agent="klinic"), principal=who, api="test"):
+                pass
+        assert ("clinic" not in str(refused.value)) is hidden
+
+
+async def test_description_of_the_servers_own_agent_needs_its_permission(keyed):
+    one, headers, _ = await keyed(["restaurant"])
+    assert error_of(await one.http.get("/v1/agent", headers=headers)) == (403, "not_permitted", False)
+    one, headers, _ = await keyed(["", "restaurant"])
+    assert (await one.http.get("/v1/agent", headers=headers)).status_code == 200
+
+
 async def test_token_has_the_agents_of_its_key(keyed):
     one, headers, _ = await keyed(["restaurant"])
     token = (await one.http.post("/v1/tokens", headers=headers)).json()["token"]
@@ -213,6 +248,13 @@ async def test_realtime_model_or_prompt_chooses_the_agent(gateway, query, sessio
     assert [start.get("agent", "") for start in started] == [agent]
 
 
+async def test_realtime_model_chooses_an_agent_whose_name_begins_as_the_servers_own(gateway):
+    started = []
+    one = await gateway(defining(msgspec.structs.replace(RESTAURANT, name="parley-desk"), started=started))
+    await open_realtime(one, "?model=parley-desk")
+    assert [start["agent"] for start in started] == ["parley-desk"]
+
+
 async def test_openais_sdk_chooses_the_agent_as_livekit_uses_it(gateway):
     """LiveKit's plugin repeats the model in its first update, without a value for what it does not set."""
     started = []
@@ -244,7 +286,14 @@ async def test_openais_sdk_chooses_the_agent_as_livekit_uses_it(gateway):
 
 async def test_openais_model_asks_for_no_description(gateway):
     one = await gateway(defining(RESTAURANT))
-    await open_realtime(one, "?model=gpt-realtime")
+    for model in (
+        "gpt-realtime",
+        "gpt-4o-realtime-preview-2024-12-17",
+        "gpt-realtime-mini",
+        "gpt-5",
+        "parley",
+    ):
+        await open_realtime(one, f"?model={model}")
     assert not any(call_id.startswith("canary-") for call_id in one.agents[0].call_ids)
 
 
