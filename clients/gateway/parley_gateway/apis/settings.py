@@ -77,7 +77,7 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The language of the call."""
     ending: EndingOptions = EndingOptions()
     """How the language model can end or transfer calls: `end_call`, `transfers`
-    ([the end of a call](tools.md#the-end-of-a-call))."""
+    ([the end of a call](tools.md#the-end-of-a-call)), each with its number or address in `to`."""
     own_twiml: bool = False
     """Whether TwiML of your own may open streams, without a nonce. A leaked signature of a stream then
     stays valid."""
@@ -85,3 +85,7 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long a stream may take to send `start`."""
     farewell_s: Seconds = 5.0
     """How long the rest of the agent's audio may play after the agent has hung up."""
+
+    def __post_init__(self) -> None:
+        if missing := [target.name for target in self.ending.transfers if not target.to]:
+            raise ValueError(f"ending.transfers: {missing[0]!r} needs a number or an address in `to`")

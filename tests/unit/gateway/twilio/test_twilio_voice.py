@@ -11,7 +11,7 @@ from twilio_line import PUBLIC_URL, closing, sign, voice_request
 from parley_client.errors import ConnectError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
-from parley_gateway.settings import Settings
+from parley_gateway.settings import Settings, load_settings
 
 FORM = {"CallSid": "CA1", "From": "+14158675309", "To": "+18005551212", "Empty": "", "Caller": "a b&c=ü"}
 
@@ -139,6 +139,11 @@ def test_unusable_settings_are_refused(tmp_path, token, url, said):
     (tmp_path / "token").write_text(token)
     with pytest.raises(GatewaySettingsError, match=said):
         TwilioSignatures(str(tmp_path / "token"), url)
+
+
+def test_target_of_transfers_that_cannot_be_dialled_is_refused():
+    with pytest.raises(GatewaySettingsError, match="'desk' needs a number or an address in `to`"):
+        load_settings(environment={"PARLEY_GATEWAY_TWILIO_ENDING": '{"transfers": [{"name": "desk"}]}'})
 
 
 def test_the_api_is_closed_by_default():
