@@ -157,10 +157,9 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
 
 def _options(tool: Tool) -> dict[str, bool]:
     """What a function has marked that is not the default."""
-    options = {} if tool.announce else {"announce": False}
-    if tool.cancel_on_interruption is not None:
-        options["cancel_on_interruption"] = tool.cancel_on_interruption
-    return options
+    cancels = tool.cancel_on_interruption
+    cancelled = {} if cancels is None else {"cancel_on_interruption": cancels}
+    return cancelled if tool.announce else {"announce": False, **cancelled}
 
 
 async def wait_until_served(server: str, name: str, tools: ToolServer | None, **options: Any) -> None:

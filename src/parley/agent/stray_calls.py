@@ -129,16 +129,12 @@ class StrayCallFilter:
     def _skip(self, begin: int) -> int:
         """Leave out up to the end of what has begun; returns where to go on."""
         text, closing = self._text, self._open[-1]
-        if closing.startswith("</"):
+        if len(closing) > 1 or closing == "\n":
             end = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, begin)
             if end is None:
                 return max(begin, len(text) - len(closing))
             self._open = []
-            return end.end()
-        if closing == "\n":
-            line_end = text.find("\n", begin)
-            self._open = [] if line_end >= 0 else self._open
-            return line_end if line_end >= 0 else len(text)
+            return end.start() if closing == "\n" else end.end()
         for at in range(begin, len(text)):
             char = text[at]
             if self._quote:
