@@ -22,6 +22,7 @@ from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.prompt import SystemPrompt
 from parley.agent.retrieval import Retrieval, Retrieved
+from parley.agent.steps import forget_transitions
 from parley.agent.tools import ToolExecutor, make_call_id
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState, RoundState
@@ -316,6 +317,7 @@ class LlmResponse:
     async def _answer(self, context: TurnContext) -> None:
         filler = self._make_filler(context)
         await self._go_on(context, filler)
+        self._go_to_step()
         if self._begun.over or await self._ends(context):
             return
         unreadable = 0
@@ -375,8 +377,13 @@ class LlmResponse:
         silent = not any(answer.said for answer in self.log.rounds)
         async with filler.while_waiting() if silent else nullcontext():
             await self._run_tools(context, answer)
+        self._go_to_step()
+
+    def _go_to_step(self) -> None:
+        """Let a step begin that is to; the next request has its prompt and tools."""
         if self._enter_step():
             self._prompt.renew()
+            forget_transitions(self.log.rounds, self.log.built_in)
 
     def _is_answer(self, last: ToolRound) -> bool:
         """Whether the turn may end with this round; a round of only an invalid call is no answer."""

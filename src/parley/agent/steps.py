@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from parley.agent.memory import ToolRound
 from parley.agent.outcomes import OutcomeEvent, Outcomes
+from parley.chat import ToolCall
 from parley.errors import InvalidMessageError
 from parley.names import suggest_name
 from parley.protocol import Decision, Start, Step, StepChanged, Tool, Transition
@@ -107,10 +111,32 @@ class Steps:
         if self._outcomes.next_step not in ("", step):
             return ToolOutcome.failed(f"the step {self._outcomes.next_step} begins now")
         self._outcomes.request_step(step)
-        return ToolOutcome({"step": step})
+        return ToolOutcome(_outcome(step))
 
     async def close(self) -> None:
         """Nothing runs."""
+
+
+def forget_transitions(rounds: Sequence[ToolRound], built_in: Collection[str]) -> None:
+    """Take the calls out of rounds by which steps have begun, but for those behind words to the user.
+
+    The language model then answers the user, and does not report the result of a call.
+    """
+    for answer in rounds:
+        if answer.said or GO_TO_STEP not in built_in:
+            continue
+        for call in [call for call in answer.calls if call.name == GO_TO_STEP]:
+            if answer.results.get(call.id) == _accepted(call):
+                answer.calls.remove(call)
+                del answer.results[call.id]
+
+
+def _outcome(step: str) -> dict[str, str]:
+    return {"step": step}
+
+
+def _accepted(call: ToolCall) -> str:
+    return msgspec.json.encode(_outcome(call.arguments.get("step", ""))).decode()
 
 
 def tool_names(steps: Sequence[Step]) -> frozenset[str]:

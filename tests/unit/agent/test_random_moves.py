@@ -25,9 +25,11 @@ from parley.protocol import (
     Respond,
     Say,
     Start,
+    Step,
     Text,
     ToolRequest,
     ToolResponse,
+    Transition,
     TurnOptions,
     decode_start,
     encode,
@@ -46,12 +48,20 @@ MESSAGES = (
     Dtmf(digits="12"),
     Dtmf(digits="#"),
 )
+STEPS = [
+    Step(name="a", instructions="Ask.", next=[Transition(to="b", when="x"), Transition(to="c", when="y")]),
+    Step(name="b", tools=["get_weather", "get_report"], next=[Transition(to="a", when="z")], history="reset"),
+    Step(name="c", voice="high", next=[Transition(to="b", when="z")], history="summary"),
+]
 
 
 def answer(rng: random.Random) -> list:
     chosen = rng.random()
-    if chosen < 0.2:
+    if chosen < 0.15:
         return calls(*tool_names(rng))
+    if chosen < 0.2:
+        named = tool_names(rng)[:1] if rng.random() < 0.5 else []
+        return calls(("go_to_step", {"step": rng.choice("abc")}), *named)
     if chosen < 0.3:
         return [*says(rng.choice(SENTENCES))[:-1], *calls(*tool_names(rng))]
     if chosen < 0.4:
@@ -115,6 +125,7 @@ async def run(seed: int) -> None:
     start = Start(
         checkpoints=True,
         tools=TOOLS,
+        steps=STEPS if rng.random() < 0.5 else [],
         greeting=rng.choice(("", "Hello there.")),
         barge_in=barge_in(rng),
         turn=TurnOptions(eagerness=rng.choice(("off", "normal", "patient"))),

@@ -12,7 +12,16 @@ from test_ending import saying
 from test_tools import results, spoken
 
 from parley.agent.config import AgentConfig
-from parley.checkpoint import CHECKPOINT_VERSION, OutcomeState, Resume, SessionState
+from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import (
+    CHECKPOINT_VERSION,
+    AgentTurnState,
+    HistoryState,
+    OutcomeState,
+    Resume,
+    RoundState,
+    SessionState,
+)
 from parley.protocol import (
     Closed,
     Decision,
@@ -117,13 +126,21 @@ async def test_the_model_goes_to_another_step_within_its_turn():
     assert len(call.chat.requests) == 2
     assert system(call) == "You take bookings.\n\nBook the table."
     assert offered(call) == ["book_table"]
-    assert results(call) == [{"step": "book"}]
+    assert results(call) == []  # it answers the user, and does not report what it has called
     assert len(call.chat.warmed) == 1  # its next request fills the cache itself
-    assert call.chat.prompt()[1] == ("user", "a table, please")
+    assert call.chat.prompt()[1:] == [("user", "a table, please")]
     assert steps(call) == [("", "greet"), ("greet", "book")]
     assert [request.voice for request in call.synthesizer.requests] == [None]
     await say(call, "tomorrow")
     assert call.synthesizer.requests[-1].voice == "high"
+    await call.end()
+
+
+async def test_words_before_a_step_stay_with_their_call():
+    call = await open_call(START, answers=[saying("Gladly.", ("go_to_step", {"step": "book"}))])
+    await say(call, "a table")
+    assert results(call) == [{"step": "book"}]
+    assert spoken(call) == ["Gladly.", "Okay."]
     await call.end()
 
 
@@ -142,7 +159,7 @@ async def test_tools_of_the_same_round_run_before_the_step_begins():
     assert steps(call) == [("", "greet")]
     call.send(ToolResponse(call_id=request.call_id, output=1))
     await call.wait_for(TurnMetrics)
-    assert results(call) == [{"step": "book"}, 1]
+    assert results(call) == [1]
     assert steps(call)[-1] == ("greet", "book")
     await call.end()
 
@@ -161,7 +178,7 @@ async def test_two_steps_in_one_round_only_the_first_begins():
     both = calls(("go_to_step", {"step": "b"}), ("go_to_step", {"step": "a"}))
     call = await open_call(start, answers=[both])
     await say(call, "go")
-    assert results(call) == [{"step": "b"}, {"error": "the step b begins now"}]
+    assert results(call) == [{"error": "the step b begins now"}]
     assert steps(call) == [("", "hub"), ("hub", "b")]
     await call.end()
 
@@ -381,8 +398,26 @@ async def test_a_turn_that_moves_between_a_call_and_its_step_enters_it():
     call.send(ToolResponse(call_id=request.call_id, output=1))
     await call.wait_for(ResponseDone)
     assert steps(call) == [("greet", "book")]
-    assert results(call) == [{"step": "book"}, 1]
+    assert results(call) == [1]
     assert system(call).endswith("Book the table.")
+    await call.end()
+
+
+async def test_a_turn_that_moves_behind_the_call_of_a_step_asks_in_the_new_step():
+    told = ToolCall(id="call-1-1", name="go_to_step", arguments={"step": "book"})
+    answer = RoundState(calls=[told], results={told.id: '{"step":"book"}'})
+    state = SessionState(
+        version=CHECKPOINT_VERSION,
+        turns=1,
+        agent=AgentTurnState(turn=1, response_id="r", rounds=[answer]),
+        outcomes=OutcomeState(step="greet", next_step="book"),
+    )
+    resume = Resume(state=state, history=HistoryState(messages=[ChatMessage(role="user", content="a table")]))
+    call = await open_call(msgspec.structs.replace(START, resume=resume), answers=[says("For when?")])
+    await call.wait_for(ResponseDone)
+    assert system(call, 0) == "You take bookings.\n\nBook the table."
+    assert call.chat.prompt(0)[1:] == [("user", "a table")]
+    assert offered(call, 0) == ["book_table"]
     await call.end()
 
 
