@@ -227,14 +227,17 @@ class History:
     def add_user(self, text: str) -> None:
         """Add what the user said; joined with the message before it if that was not answered.
 
-        When both together are too long for the budget, only the new text stays.
+        When both together are too long for the budget, the new text alone stays of all messages.
         """
         last = self._messages[-1] if self._messages else None
         message = ChatMessage(role="user", content=text)
         if last is not None and last.role == "user":
             self._pop_last()
             joined = ChatMessage(role="user", content=f"{last.content} {text}")
-            message = joined if _cost(joined) <= self._budget else message
+            if _cost(joined) <= self._budget:
+                message = joined
+            else:
+                self._drop(len(self._messages))  # with the part that does not fit goes all before it
         self._append(message)
         self._trim()
 

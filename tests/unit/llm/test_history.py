@@ -391,6 +391,15 @@ def test_whatever_happens_the_history_is_sound(steps, budget):
         assert cost(history.messages()) <= budget + 2 or (groups <= 1 and not summary)
 
 
+def test_a_text_that_does_not_fit_behind_the_unanswered_one_leaves_no_earlier_exchange():
+    history = History(PROMPT, 130)
+    history.add_user("u0")
+    history.extend([ChatMessage(role="assistant", content="a1")])
+    history.add_user("u2 " + "x" * 60)
+    history.add_user("u3 " + "x" * 266)
+    assert [message.content[:2] for message in history.messages()[1:]] == ["u3"]
+
+
 def test_a_restored_history_is_the_same():
     before = History("system", 2_000)
     before.add_user("hello")
