@@ -322,7 +322,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("user"), st.integers(0, 300)),
         st.tuples(st.just("answer"), st.booleans()),
-        st.tuples(st.just("plan"), st.none()),
+        st.tuples(st.just("plan"), st.booleans()),
+        st.tuples(st.just("reset"), st.integers(0, 120)),
         st.tuples(st.just("apply"), st.integers(0, 120)),
         st.tuples(st.just("forget"), st.none()),
         st.tuples(st.just("preview"), st.integers(0, 300)),
@@ -346,6 +347,10 @@ def cost(messages):
 @given(STEPS, st.integers(60, 600))
 def test_whatever_happens_the_history_is_sound(steps, budget):
     history = History(PROMPT, budget)
+    forget = {
+        "forget": lambda _: history.forget_oldest(),
+        "reset": lambda length: history.reset("n" * length),
+    }
     plan, newest, asked, said = None, None, False, []
     for count, (step, value) in enumerate(steps):
         if step == "user":
@@ -362,11 +367,11 @@ def test_whatever_happens_the_history_is_sound(steps, budget):
             )
             asked = False
         elif step == "plan":
-            plan = history.plan_summary() or plan
+            plan = history.plan_summary(whole=value) or plan
         elif step == "apply" and plan is not None:
             history.apply_summary(plan, "s" * value)
-        elif step == "forget":
-            history.forget_oldest()
+        elif step in forget:
+            forget[step](value)
         elif step == "preview":
             before = history.messages()
             seen = history.preview(f"p{count} " + "x" * value)
