@@ -1,7 +1,7 @@
 """Measure how often the examples' scenarios pass with a language model: `parley test` of all three, as text.
 
     python -m perf pass-rates qwen2.5-coder-0.5b-w8a8 --repeat 5
-    python -m perf pass-rates qwen2.5-coder-1.5b-w8a8 --repeat 5
+    python -m perf pass-rates qwen2.5-coder-1.5b-w8a8 --repeat 5 --parallel 1
     python -m perf pass-rates right --profile tiny    a remote model that answers as right_answers.toml says
 
 Exit status: that of `parley test`; `right` has to pass everything, or a scenario or the agent is at fault.

@@ -30,8 +30,9 @@ KNOWN_MODELS: Mapping[str, KnownModel] = {
     ),
     "qwen2.5-coder-1.5b-w8a8": KnownModel(
         "Qwen2.5-Coder 1.5B",
-        # It has no adapter. A token of a conversation takes 28 kB.
-        {"tool_parser": "python", "tool_examples": "true", "kv_cache_gib": "0.5"},
+        # It has no adapter, but with examples a call's first prompt may take longer than an answer may. A
+        # token of a conversation takes 28 kB.
+        {"tool_parser": "python", "tool_examples": "false", "kv_cache_gib": "0.5"},
     ),
 }
 """Those that are made or trained for the profiles without a GPU, the smallest first."""

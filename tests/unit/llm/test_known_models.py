@@ -23,11 +23,11 @@ def settings(profile="open", **environment):
 @pytest.mark.parametrize("variable", ["PARLEY_WEIGHTS_QWEN3", "PARLEY_QWEN3_WEIGHTS"])
 @pytest.mark.parametrize("name", [LARGER, f"/mnt/models/{LARGER}"])
 def test_weights_that_the_environment_chooses_bring_their_settings(variable, name):
-    assert settings(**{variable: name}) == ["python", "true", "0.5", "1"]
+    assert settings(**{variable: name}) == ["python", "false", "0.5", "1"]
 
 
 def test_variable_for_one_setting_wins():
-    assert settings(PARLEY_WEIGHTS_QWEN3=LARGER, PARLEY_QWEN3_TOOL_EXAMPLES="false")[1] == "false"
+    assert settings(PARLEY_WEIGHTS_QWEN3=LARGER, PARLEY_QWEN3_TOOL_EXAMPLES="true")[1] == "true"
 
 
 def test_settings_of_a_profile_are_for_its_own_weights():
