@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from parley.tracing import Trace
@@ -50,6 +50,8 @@ class EngineRequest:
     cache_salt: str = ""
     """The prefix cache is shared with requests of the same salt only. Empty: with all that have none."""
     traceparent: str = ""
+    scored: tuple[int, ...] = ()
+    """Tokens whose log probabilities are wanted, as the first of the answer."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class Progress:
     """The tokens themselves."""
     times: EngineTimes | None = None
     """None: the engine does not measure them."""
+    logprobs: Mapping[int, float] = field(default_factory=dict)
+    """Of the tokens that are scored, before sampling parameters change them; in the report of the first
+    token."""
 
     def __add__(self, later: Progress) -> Progress:
         """Join two reports into one."""
@@ -97,6 +102,7 @@ class Progress:
             later.finish_reason,
             self.token_ids + later.token_ids,
             later.times or self.times,
+            self.logprobs or later.logprobs,
         )
 
 

@@ -7,7 +7,9 @@ error whose text is :meth:`parley.errors.ParleyError.to_wire`.
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
@@ -52,6 +54,18 @@ class Priority(IntEnum):
     """No user waits for it."""
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question about the conversation, whose answers are compared by their probability."""
+
+    text: str
+    choices: list[str]
+    """Its answers. The first token in which they differ stands for each."""
+
+
+MAX_QUESTIONS = 16
+"""Of one request."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="generate"):
     """Ask for the assistant's next message."""
 
@@ -63,6 +77,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     prefix: str = ""
     """Text that the message begins with. The model goes on behind it, and the events have only what is
     new."""
+    questions: list[Question] = []
+    """Not empty: nothing is generated; the events are :class:`Choices` and ``Completed``. At most 16."""
     priority: Priority = Priority.ANSWER
     cache_salt: str = ""
     """Requests with one salt share the prefix cache. Empty: the request shares it with no other."""
@@ -91,6 +107,13 @@ class ToolCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     call: ToolCall
 
 
+class Choices(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="choices"):
+    """The answers to the questions of a request."""
+
+    probabilities: list[list[float]]
+    """For each question those of its choices, 0-1, together 1. Empty: the model has none to use."""
+
+
 class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="completed"):
     """The last event of a request that did not fail."""
 
@@ -105,7 +128,19 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     """Name of the model that has answered in the place of another. Empty: none has."""
 
 
-LlmEvent: TypeAlias = TextDelta | ToolCalled | Completed
+LlmEvent: TypeAlias = TextDelta | ToolCalled | Choices | Completed
+
+
+def compare(logprobs: Sequence[float | None]) -> list[float]:
+    """Probabilities of choices, together 1, out of their log probabilities.
+
+    Empty: one is missing (None) or is not a number, or all are impossible.
+    """
+    known = [value for value in logprobs if value is not None and not math.isnan(value) and value < math.inf]
+    if len(known) < len(logprobs) or (most := max(known, default=-math.inf)) == -math.inf:
+        return []
+    weights = [math.exp(value - most) for value in known]
+    return [weight / sum(weights) for weight in weights]
 
 
 def new_cache_salt() -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from parley.chat import ChatMessage
 from parley.errors import ContextTooLongError, InvalidMessageError
+from parley.llm.messages import Question
 from parley.protocol import Tool
 
 _MIN_ANSWER = 128
@@ -20,6 +21,10 @@ _MESSAGE_TOKENS = 4
 """Tokens that a template writes for any message: its beginning, its role and its end."""
 _TOKEN_BYTES = 8
 """Bytes of JSON for each token of the context window; texts have three to five."""
+_NOTE = "Now describe the user."
+"""Before questions about the conversation."""
+_FILL = " ."
+"""One token, which says nothing."""
 _TAG = re.compile(r"<[^<>\s{}'\"\\]+>")
 
 
@@ -55,6 +60,15 @@ class Prompt:
     """Tokens of ``ids`` that are examples, which every conversation has."""
 
 
+@dataclass(frozen=True)
+class QuestionPrompt:
+    """A rendered conversation with a question, which the first token behind it answers."""
+
+    ids: list[int]
+    choices: list[int]
+    """The token of each choice; empty: two begin with the same."""
+
+
 class PromptBuilder:
     """Renders conversations for one model.
 
@@ -63,6 +77,7 @@ class PromptBuilder:
         max_length: size of the model's context window in tokens.
         options: variables of the template, besides the messages and tools.
         rendering: makes the arguments of the template; None: messages and tools as they are.
+        block: tokens that prompts share as a whole in the engine's prefix cache, or not at all.
     """
 
     def __init__(
@@ -71,7 +86,10 @@ class PromptBuilder:
         max_length: int,
         options: Mapping[str, Any] = MappingProxyType({}),
         rendering: Rendering | None = None,
+        *,
+        block: int = 1,
     ) -> None:
+        self._block = block
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._options = options
@@ -105,6 +123,48 @@ class PromptBuilder:
                 f"with its answer, for which {needed} are reserved"
             )
         return Prompt(ids, min(max_tokens, room), self._count(rendered.examples))
+
+    def build_questions(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], questions: Sequence[Question]
+    ) -> list[QuestionPrompt]:
+        """Render the conversation with each question, as if the assistant wrote it down and answered it.
+
+        So a small model answers better than in the place of the user, and each question adds no more than its
+        own tokens: what is before them fills whole blocks of the prefix cache.
+
+        Raises:
+            InvalidMessageError: as in :meth:`build`.
+            ContextTooLongError: as in :meth:`build`.
+        """
+        noted, other = (
+            [*messages, ChatMessage(role="system", content=note)] for note in (_NOTE, f"{_NOTE} Go")
+        )
+        choices = [self._choices(question) for question in questions]
+        prompts = [
+            [*self.build(noted, tools, 1, question.text).ids, *begun]
+            for question, (begun, _) in zip(questions, choices, strict=True)
+        ]
+        fill: list[int] = []
+        at = _common([prompts[0], self.build(other, tools, 1, questions[0].text).ids])
+        if len(prompts) > 1:
+            token = self._tokenizer.encode(_FILL, add_special_tokens=False)[-1:]
+            fill = token * (-_common(prompts) % self._block)
+        return [
+            QuestionPrompt([*ids[:at], *fill, *ids[at:]], tokens)
+            for ids, (_, tokens) in zip(prompts, choices, strict=True)
+        ]
+
+    def _choices(self, question: Question) -> tuple[list[int], list[int]]:
+        """The tokens that all choices begin with, behind the question, and then the first of each.
+
+        Both are empty where two choices begin with the same token.
+        """
+        written = [self._tokenizer.encode(f" {one}", add_special_tokens=False) for one in question.choices]
+        begun = _common(written)
+        tokens = {ids[begun] for ids in written if len(ids) > begun}
+        if len(tokens) < len(written):
+            return [], []
+        return written[0][:begun], [ids[begun] for ids in written]
 
     def _ids(self, conversation: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Sequence[int]:
         options = {"tools": tools, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
@@ -160,6 +220,14 @@ class _Part(msgspec.Struct):
     messages: list[ChatMessage]
     tools: list[Tool]
     prefix: str
+
+
+def _common(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all prompts begin with."""
+    return next(
+        (place for place, tokens in enumerate(zip(*prompts, strict=False)) if len({*tokens}) > 1),
+        min(map(len, prompts)),
+    )
 
 
 def _marks(tokenizer: ChatTokenizer) -> list[str]:

@@ -9,9 +9,11 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from parley.chat import ToolCall
-from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
+from parley.errors import InferenceError, InvalidInputError, InvalidMessageError, InvalidModelOutputError
 from parley.llm.engine import Engine, EngineRequest, EngineTimes, Progress
 from parley.llm.messages import (
+    MAX_QUESTIONS,
+    Choices,
     Completed,
     GenerateRequest,
     LlmEvent,
@@ -21,6 +23,7 @@ from parley.llm.messages import (
     new_cache_salt,
 )
 from parley.llm.prompt import Prompt, PromptBuilder
+from parley.llm.questions import QuestionEngine
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
@@ -48,6 +51,7 @@ class ChatService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
+        self._questions = QuestionEngine(engine)
         self._prompts = prompts
         self._replies = replies or HermesFormat()
         self._admission = Admission(max_requests, clock=clock)
@@ -77,16 +81,56 @@ class ChatService:
             yield Completed(finish_reason="abort")
             return
         with self._admission.place(request_id):
-            async with aclosing(self._run(request, span)) as events:
+            run = self._compare if request.questions else self._run
+            async with aclosing(run(request, span)) as events:
                 async for event in events:
                     yield event
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or still on its way here."""
         if request_id in self._admission:
+            await self._questions.abort(request_id)
             await self._engine.abort(request_id)
         else:
             self._admission.abort_early(request_id)
+
+    async def _compare(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
+        """Answer the request's questions."""
+        questions = request.questions
+        if len(questions) > MAX_QUESTIONS or any(not one.text or len(one.choices) < 2 for one in questions):
+            raise InvalidMessageError(f"at most {MAX_QUESTIONS} questions, each with a text and two choices")
+        if not self._replies.continues:
+            raise InvalidMessageError("a model that thinks before it answers cannot compare answers")
+        prompts = self._prompts.build_questions(request.messages, request.tools, questions)
+        template = EngineRequest(
+            request.request_id,
+            (),
+            1,
+            priority=request.priority,
+            cache_salt=request.cache_salt or new_cache_salt(),
+            traceparent=span.traceparent,
+        )
+        found = await self._questions.ask(template, prompts)
+        tokens = sum(len(prompt.ids) for prompt in prompts)
+        span.set(
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.usage.input_tokens": tokens,
+                "gen_ai.usage.cache_read.input_tokens": found.cached_tokens,
+                "parley.questions": len(questions),
+                "parley.priority": request.priority.name.lower(),
+            }
+        )
+        if found.aborted:
+            yield Completed(finish_reason="abort")
+            return
+        yield Choices(probabilities=found.probabilities)
+        yield Completed(
+            finish_reason="stop",
+            prompt_tokens=tokens,
+            cached_tokens=found.cached_tokens,
+            completion_tokens=len(prompts),
+        )
 
     async def _run(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling

@@ -47,6 +47,8 @@ class StartedEngine(Generic[RequestT]):
     engine: Engine[RequestT]
     max_model_len: int
     """Tokens of a prompt and its continuation together."""
+    block: int = 1
+    """Tokens that requests share as a whole in the prefix cache, as far as the engine's arguments say it."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -108,7 +110,7 @@ def start_engine(
             engine = AsyncEngine(engine_args, translate, died=died, metrics=metrics)
         if metrics is not None:
             metrics.watch(lambda: engine.busy)
-        return StartedEngine(engine, engine.max_model_len)
+        return StartedEngine(engine, engine.max_model_len, engine_args.block_size or 1)
 
     if not has_vnni():
         from parley.llm.vllm_int8 import register_int8  # noqa: PLC0415
@@ -123,7 +125,7 @@ def start_engine(
     stepped = InProcessEngine(create, start_timeout_s=ENGINE_START_S, died=died)
     if metrics is not None:
         metrics.watch(lambda: stepped.busy)
-    return StartedEngine(stepped, created[0].max_model_len)
+    return StartedEngine(stepped, created[0].max_model_len, engine_args.block_size or 1)
 
 
 def cache_arguments(parameters: Parameters) -> dict[str, Any]:

@@ -72,11 +72,18 @@ class TextTranslation:
             output_kind=RequestOutputKind.DELTA,
             skip_special_tokens=request.skip_special_tokens,
             structured_outputs=StructuredOutputsParams(structural_tag=tag) if tag else None,
+            logprob_token_ids=list(request.scored) or None,
         )
 
     def read(self, output: RequestOutput) -> Progress:
         """What one of vLLM's reports says."""
-        return dataclasses.replace(read_output(output), token_ids=tuple(output.outputs[0].token_ids))
+        piece = output.outputs[0]
+        first = piece.logprobs[0] if piece.logprobs else {}
+        return dataclasses.replace(
+            read_output(output),
+            token_ids=tuple(piece.token_ids),
+            logprobs={token: scored.logprob for token, scored in first.items()},
+        )
 
 
 def read_output(output: RequestOutput) -> Progress:

@@ -91,7 +91,7 @@ def load_chat_service(
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
     rendering, replies = _format(settings, tokenizer, options)
-    prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
+    prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering, block=started.block)
     return ChatService(started.engine, prompts, replies, max_requests=settings.max_requests), started.engine
 
 

@@ -16,7 +16,7 @@ from parley.agent.config import AgentDeadlines
 from parley.agent.generation import SaltedChat, warm_up
 from parley.chat import ChatMessage
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
-from parley.llm.messages import GenerateRequest, Priority, Sampling
+from parley.llm.messages import GenerateRequest, Priority, Question, Sampling
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 from parley.metrics import MetricsRecorder
@@ -73,6 +73,13 @@ async def ask(chat, *args, **fields):
         "cached": events[-1].cached_tokens,
         "prompt": events[-1].prompt_tokens,
     }
+
+
+async def compare(chat, name, tools, questions):
+    """The probabilities, and how many prompt tokens were cached."""
+    wanted = request(name, "what's the weather in paris", tools, questions=questions, cache_salt="questions")
+    choices, completed = [event async for event in chat.generate(wanted)]
+    return [choices.probabilities, completed.cached_tokens, completed.prompt_tokens]
 
 
 class Stages(Trace):
@@ -169,6 +176,16 @@ async def main(folder, policy):
             )
             completed = [event async for event in guided.generate(turn)][-1]
             found["warmed"][salt] = [completed.cached_tokens, completed.prompt_tokens]
+        asked = [
+            Question(text="Is it late?", choices=["Yes", "No"]),
+            Question(text="Where is the user?", choices=["a house", "a boat", "a train"]),
+            Question(text="How late is it?", choices=["1", "2", "3", "4", "5"]),
+            Question(text="Who is it?", choices=["a boat", "a boat house"]),
+        ]
+        found["questions"] = [
+            await compare(guided, f"questions {number}", tools, questions)
+            for number, questions in enumerate((asked, *([one] for one in asked)))
+        ]
         narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
         broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})
         for name, chat, offered in (

@@ -6,6 +6,7 @@ from fake_engines import WordTokenizer
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.history import History
+from parley.llm.messages import Question
 from parley.llm.prompt import PromptBuilder
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.protocol import Tool
@@ -263,3 +264,51 @@ def test_the_beginning_of_the_answer_cannot_end_it():
 def test_the_beginning_of_the_answer_takes_room():
     with pytest.raises(ContextTooLongError):
         PromptBuilder(WordTokenizer(), 200).build([user("a")], [], 200, "x " * 100)
+
+
+def test_questions_follow_the_conversation_at_the_end_of_a_block():
+    builder = PromptBuilder(Letters(), 1_000, block=16)
+    asked = [Question(text=text, choices=["Yes", "No"]) for text in ("Is it late?", "Is it dark?")]
+    prompts = builder.build_questions([user("hello")], [], asked)
+    first, second = ("".join(map(chr, prompt.ids)) for prompt in prompts)
+    common = first[: first.index("late")]
+    assert second.startswith(common)
+    assert common.startswith("hello|Now describe the user.")
+    assert common.endswith("|Is it ")
+    assert len(common) % 16 == 0
+    assert (first[len(common) :], second[len(common) :]) == ("late? ", "dark? ")
+    assert [[chr(token) for token in prompt.choices] for prompt in prompts] == [["Y", "N"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("choices", "begun", "tokens"),
+    [
+        (["a bill", "a lamp"], " a ", "bl"),
+        (["1", "2"], " ", "12"),
+        (["red", "red wine"], "", ""),
+        (["a bill", "a boat", "a lamp"], "", ""),
+    ],
+)
+def test_choices_are_compared_where_all_of_them_differ(choices, begun, tokens):
+    (prompt,) = PromptBuilder(Letters(), 1_000).build_questions([], [], [Question(text="?", choices=choices)])
+    assert "".join(map(chr, prompt.ids)).endswith(f"|?{begun}")
+    assert "".join(map(chr, prompt.choices)) == tokens
+
+
+def test_marks_of_the_template_in_a_question_are_text():
+    (prompt,) = PromptBuilder(Letters(), 1_000).build_questions(
+        [], [], [Question(text="<|im_end|>", choices=["a", "b"])]
+    )
+    assert "< |im_end|>" in "".join(map(chr, prompt.ids))
+
+
+class Letters(WordTokenizer):
+    """A token for each character."""
+
+    chat_template = "<|im_end|>"
+
+    def apply_chat_template(self, conversation, **_):
+        return [ord(one) for message in conversation for one in f"{message['content']}|"]
+
+    def encode(self, text, *, add_special_tokens):
+        return list(map(ord, text))

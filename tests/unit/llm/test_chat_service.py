@@ -22,6 +22,7 @@ from parley.llm.messages import (
     Completed,
     GenerateRequest,
     Priority,
+    Question,
     Sampling,
     TextDelta,
     ToolCalled,
@@ -352,3 +353,98 @@ async def test_an_answer_that_is_complete_has_no_text():
     engine = ScriptedEngine(Progress("", 1, finish_reason="stop"))
     (completed,) = await collect(service(engine).generate(msgspec.structs.replace(request(), prefix="Ten.")))
     assert completed.finish_reason == "stop"
+
+
+class Scores:
+    """Gives each prompt the log probabilities that are next; ``None`` waits for an abort."""
+
+    def __init__(self, *logprobs):
+        self.logprobs = list(logprobs)
+        self.requests, self.running = [], 0
+        self.most = 0
+        self.aborted = asyncio.Event()
+
+    async def generate(self, request):
+        self.requests.append(request)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0.01)
+            values = self.logprobs.pop(0)
+            if values is None:
+                await self.aborted.wait()
+                yield Progress(finish_reason="abort")
+                return
+            if isinstance(values, Exception):
+                raise values
+            found = dict(zip(request.scored, values, strict=False))
+            yield Progress("x", 1, 2, "length", logprobs=found)
+        finally:
+            self.running -= 1
+
+    async def abort(self, request_id):
+        self.aborted.set()
+
+
+def questions(name="r", count=2):
+    asked = [Question(text="Is it late?", choices=["Yes", "No"])] * count
+    return msgspec.structs.replace(request(name), questions=asked, priority=Priority.BACKGROUND)
+
+
+async def test_questions_are_compared_in_one_batch():
+    engine = Scores((-1.0, -2.0), (-9.0, -9.0))
+    choices, completed = await collect(service(engine).generate(questions()))
+    assert choices.probabilities == [pytest.approx([0.731, 0.269], abs=0.001), [0.5, 0.5]]
+    assert (completed.finish_reason, completed.cached_tokens, completed.completion_tokens) == ("stop", 4, 2)
+    assert engine.most == 2
+    assert {(one.max_tokens, one.priority, len(one.scored)) for one in engine.requests} == {(1, 3, 2)}
+    assert len({one.request_id for one in engine.requests}) == 2
+
+
+@pytest.mark.parametrize(
+    "logprobs", [(), (-1.0,), (float("nan"), -1.0), (float("-inf"), float("-inf")), (float("inf"), -1.0)]
+)
+async def test_log_probabilities_that_are_none_give_no_probabilities(logprobs):
+    choices, _ = await collect(service(Scores(logprobs)).generate(questions(count=1)))
+    assert choices.probabilities == [[]]
+
+
+async def test_questions_of_several_requests_run_one_after_the_other():
+    engine = Scores(*[(-1.0, -2.0)] * 12)
+    chat = service(engine)
+    await asyncio.gather(*(collect(chat.generate(questions(name, 4))) for name in "abc"))
+    assert engine.most == 4
+
+
+async def test_a_question_that_fails_fails_the_request_and_leaves_none_running():
+    engine = Scores((-1.0, -2.0), InferenceError("the engine failed"))
+    chat = service(engine)
+    with pytest.raises(InferenceError, match="the engine failed"):
+        await collect(chat.generate(questions()))
+    assert (engine.running, chat.active) == (0, 0)
+
+
+async def test_an_abort_ends_all_questions_of_a_request():
+    engine = Scores(None, None, (-1.0, -2.0), (-1.0, -2.0))
+    chat = service(engine)
+    running = asyncio.create_task(collect(chat.generate(questions("a"))))
+    waiting = asyncio.create_task(collect(chat.generate(questions("b"))))
+    await asyncio.sleep(0.05)
+    await chat.abort("b")  # it waits for those of the other request
+    engine.aborted.clear()
+    await chat.abort("a")
+    assert await running == await waiting == [Completed(finish_reason="abort")]
+    assert len(engine.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        questions(count=17),
+        msgspec.structs.replace(request(), questions=[Question(text="", choices=["a", "b"])]),
+        msgspec.structs.replace(request(), questions=[Question(text="a", choices=["b"])]),
+    ],
+)
+async def test_questions_that_cannot_be_compared_are_refused(bad):
+    with pytest.raises(InvalidMessageError):
+        await collect(service(Scores()).generate(bad))

@@ -95,3 +95,17 @@ def test_a_tool_whose_schema_cannot_be_kept_to_is_called_without_guidance(found)
     assert seen["broken"][1]["calls"] == seen["broken, free"][1]["calls"] != []
     assert "tool 'get_weather' is called with unguided arguments" in log
     assert "tool 'set_timer'" not in log
+
+
+def test_questions_that_are_asked_together_have_the_answers_of_each_alone(found):
+    together, *alone = found[0]["questions"]
+    probabilities = together[0]
+    assert [len(one) for one in probabilities] == [2, 3, 5, 0]  # one of the last begins with the other
+    for one, (other, _, _) in zip(probabilities, alone, strict=True):
+        assert sum(one) == pytest.approx(1.0 if one else 0.0)
+        assert one == pytest.approx(other[0], abs=0.05)
+
+
+def test_questions_share_what_is_before_them(found):
+    _, cached, prompt = found[0]["questions"][0]
+    assert cached >= 0.5 * prompt

@@ -217,7 +217,7 @@ def test_an_engine_that_measures_the_gpu_loads_alone(monkeypatch, tmp_path, cach
     for name in ("prepare_environment", "check_vllm", "check_torch", "check_gpus"):
         monkeypatch.setattr(startup, name, lambda *_, **__: None)
     monkeypatch.setattr(startup, "loading_on_gpu", loading)
-    arguments = SimpleNamespace(kv_cache_memory_bytes=cache_bytes)
+    arguments = SimpleNamespace(kv_cache_memory_bytes=cache_bytes, block_size=None)
     types = SimpleNamespace(read_engine_args=lambda *_, **__: arguments)
     monkeypatch.setitem(sys.modules, "parley.llm.vllm_types", types)
     monkeypatch.setitem(sys.modules, "parley.llm.async_llm", SimpleNamespace(AsyncEngine=engine))

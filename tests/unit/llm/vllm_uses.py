@@ -82,7 +82,7 @@ USES: Mapping[str, Mapping[str, Use]] = {
         ),
         FIELD,
     ),
-    "CompletionOutput": {"text": FIELD, "token_ids": FIELD, "finish_reason": FIELD},
+    "CompletionOutput": {"text": FIELD, "token_ids": FIELD, "finish_reason": FIELD, "logprobs": FIELD},
     "EmbedsPrompt": {"prompt_embeds": FIELD, "prompt_token_ids": FIELD, "prompt_is_token_ids": FIELD},
     "EngineArgs": _engine_arguments(),
     "FinishedRequestStats": {"queued_time": FIELD},
@@ -125,7 +125,7 @@ USES: Mapping[str, Mapping[str, Use]] = {
         (
             *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"),
             *("output_kind", "skip_special_tokens", "structured_outputs", "stop_token_ids"),
-            *("detokenize", "extra_args"),
+            *("detokenize", "extra_args", "logprob_token_ids"),
         ),
         FIELD,
     ),

@@ -1,0 +1,93 @@
+"""Questions about a conversation: the log probabilities of their answers, in one step of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from parley.llm.engine import Engine, EngineRequest, Progress
+from parley.llm.messages import compare
+from parley.llm.prompt import QuestionPrompt
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of the questions of one request."""
+
+    probabilities: list[list[float]]
+    """Of the choices of each; empty: the model gave none that can be used."""
+    cached_tokens: int
+    aborted: bool
+
+
+class QuestionEngine:
+    """Asks all questions of a request at once, and those of one request at a time.
+
+    So they take no more places in the engine's steps than one request has questions, however many sessions
+    ask.
+    """
+
+    def __init__(self, engine: Engine[EngineRequest]) -> None:
+        self._engine = engine
+        self._running: dict[str, list[str]] = {}
+        self._aborted: set[str] = set()
+        self._turn = asyncio.Lock()
+
+    async def ask(self, template: EngineRequest, prompts: Sequence[QuestionPrompt]) -> Comparison:
+        """Compare the choices of each prompt; ``template`` has the rest of the engine's requests.
+
+        Raises:
+            ParleyError: the engine has failed.
+        """
+        name = template.request_id
+        requests = [
+            EngineRequest(
+                f"{name}-{number}",
+                prompt.ids,
+                1,
+                priority=template.priority,
+                cache_salt=template.cache_salt,
+                traceparent=template.traceparent,
+                scored=tuple(prompt.choices),
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+        self._running[name] = [request.request_id for request in requests]
+        try:
+            async with self._turn:
+                if name in self._aborted:
+                    return Comparison([], 0, aborted=True)
+                # All end before the first failure is raised: none is left in the engine.
+                found = await asyncio.gather(*map(self._first, requests), return_exceptions=True)
+                is_aborted = name in self._aborted
+        finally:
+            del self._running[name]
+            self._aborted.discard(name)
+        reports: list[Progress] = []
+        for report in found:
+            if isinstance(report, BaseException):
+                raise report
+            reports.append(report)
+        return Comparison(
+            [
+                compare([report.logprobs.get(token) for token in prompt.choices])
+                for report, prompt in zip(reports, prompts, strict=True)
+            ],
+            sum(report.cached_tokens for report in reports),
+            aborted=is_aborted,
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """End the questions of a request within one step; unknown ids are not an error."""
+        for name in self._running.get(request_id, ()):
+            self._aborted.add(request_id)
+            await self._engine.abort(name)
+
+    async def _first(self, request: EngineRequest) -> Progress:
+        whole = Progress()
+        async with aclosing(self._engine.generate(request)) as steps:
+            async for step in steps:
+                whole += step
+        return whole
