@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
+from string import ascii_uppercase
 from typing import Any
 
 import httpx2
 import msgspec
 
-from parley.chat import ToolCall
+from parley.chat import ChatMessage, ToolCall
 from parley.engines.base import RemoteChat
 from parley.errors import (
     ContextTooLongError,
@@ -21,9 +22,20 @@ from parley.errors import (
     ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
+    ParleyError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Priority, TextDelta, ToolCalled
+from parley.llm.messages import (
+    Choices,
+    Completed,
+    GenerateRequest,
+    LlmEvent,
+    Priority,
+    Question,
+    TextDelta,
+    ToolCalled,
+    compare,
+)
 from parley.llm.prompt import described, plain_message
 from parley.llm.replies import overlap
 from parley.tts.text import ends_sentence
@@ -35,6 +47,10 @@ _MOST_LINE = 1 << 20
 _MOST_ERROR = 65_536
 _MOST_CALLS = 32
 _MOST_CONNECTIONS = 64
+_QUESTIONS_AT_ONCE = 4
+_TOP_LOGPROBS = 20
+"""As many as OpenAI gives."""
+_NO_LOGPROBS = "the chat server gives no log probabilities, which decisions need"
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
@@ -56,9 +72,23 @@ class _Delta(msgspec.Struct):
     tool_calls: list[_CallDelta] | None = None
 
 
+class _Token(msgspec.Struct):
+    token: str = ""
+    logprob: float | None = None
+
+
+class _ScoredToken(msgspec.Struct):
+    top_logprobs: list[_Token] | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_ScoredToken] | None = None
+
+
 class _Choice(msgspec.Struct):
     delta: _Delta = msgspec.field(default_factory=_Delta)
     finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -95,6 +125,7 @@ class OpenAiChatModel:
         self._continuation = settings.continuation
         self._timeout_s = timeout_s
         self._aborts: dict[str, asyncio.Event] = {}
+        self._compares = True
         headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
         self._client = httpx2.AsyncClient(
             headers={"User-Agent": "parley", "Accept-Encoding": "identity", **headers},
@@ -128,8 +159,9 @@ class OpenAiChatModel:
             yield Completed(finish_reason="stop" if whole else "length")
             return
         aborted = self._aborts.setdefault(request.request_id, asyncio.Event())
+        run = self._compare if request.questions else self._events
         try:
-            async with aclosing(self._events(request)) as events:
+            async with aclosing(run(request)) as events:
                 while True:
                     event = await _unless(aborted, events)
                     if event is None:
@@ -146,23 +178,75 @@ class OpenAiChatModel:
         if request_id in self._aborts:
             self._aborts[request_id].set()
 
+    async def _compare(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        """Answer the request's questions, each with a request of its own.
+
+        A server that has once given no log probabilities is not asked again.
+
+        Raises:
+            InferenceError: as in :meth:`generate`, or the server gives no log probabilities.
+        """
+        if not self._compares:
+            raise InferenceError(_NO_LOGPROBS)
+        places = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+
+        async def ask(question: Question) -> list[float]:
+            async with places:
+                return await self._ask(request, question)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_caught(ask(question))) for question in request.questions]
+        answers = [task.result() for task in tasks]
+        for answer in answers:
+            if isinstance(answer, ParleyError):
+                raise answer
+        yield Choices(probabilities=[answer for answer in answers if isinstance(answer, list)])
+        yield Completed(finish_reason="stop", completion_tokens=len(tasks))
+
+    async def _ask(self, request: GenerateRequest, question: Question) -> list[float]:
+        lines = [
+            f"{letter}: {choice}" for letter, choice in zip(ascii_uppercase, question.choices, strict=False)
+        ]
+        note = "\n".join((f"A question about the user: {question.text}", *lines, "Answer with one letter."))
+        asked = msgspec.structs.replace(
+            request, messages=[*request.messages, ChatMessage(role="system", content=note)]
+        )
+        body = {**self._body(asked), "logprobs": True, "top_logprobs": _TOP_LOGPROBS, "max_tokens": 1}
+        if request.tools:
+            body["tool_choice"] = "none"
+        async with aclosing(self._chunks(body, request.traceparent)) as chunks:
+            async for chunk in chunks:
+                if chunk.error is not None:
+                    raise InferenceError("the chat server failed within its answer")
+                for choice in chunk.choices[:1]:
+                    for token in (choice.logprobs and choice.logprobs.content) or ():
+                        return _compare_letters(token.top_logprobs or [], len(question.choices))
+        self._compares = False
+        raise InferenceError(_NO_LOGPROBS)
+
     async def _events(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        answer = _Answer(request.request_id, request.prefix)
+        async with aclosing(self._chunks(self._body(request), request.traceparent)) as chunks:
+            async for chunk in chunks:
+                for event in answer.read(chunk):
+                    yield event
+        for event in answer.end():
+            yield event
+
+    async def _chunks(self, body: dict[str, Any], traceparent: str) -> AsyncGenerator[_Chunk, None]:
+        """The pieces of the answer to one HTTP request."""
         if self._client.is_closed:
             raise ShuttingDownError("the connections to the chat server are closed")
         try:
-            headers = {"traceparent": request.traceparent} if request.traceparent else None
-            body = self._client.build_request("POST", self._url, json=self._body(request), headers=headers)
-            response = await self._client.send(body, stream=True)
+            headers = {"traceparent": traceparent} if traceparent else None
+            request = self._client.build_request("POST", self._url, json=body, headers=headers)
+            response = await self._client.send(request, stream=True)
             try:
                 if not response.is_success:
                     raise await _refusal(response)
-                answer = _Answer(request.request_id, request.prefix)
                 async with aclosing(_read_chunks(response)) as chunks:
                     async for chunk in chunks:
-                        for event in answer.read(chunk):
-                            yield event
-                for event in answer.end():
-                    yield event
+                        yield chunk
             finally:
                 await response.aclose()
         except httpx2.TimeoutException as error:
@@ -204,6 +288,30 @@ class OpenAiChatModel:
         if request.tools:
             body["tools"] = [described(tool) for tool in request.tools]
         return body
+
+
+async def _caught(answer: Awaitable[list[float]]) -> list[float] | ParleyError:
+    try:
+        return await answer
+    except ParleyError as error:
+        return error
+
+
+def _compare_letters(tokens: Sequence[_Token], choices: int) -> list[float]:
+    """Probabilities of the first letters of the alphabet, out of the likeliest tokens.
+
+    One that is not among them has at most the probability of the last of them, which is taken.
+    """
+    found: dict[str, float] = {}
+    for one in tokens:
+        letter = one.token.strip().upper()
+        if one.logprob is not None and (letter not in found or one.logprob > found[letter]):
+            found[letter] = one.logprob
+    letters = ascii_uppercase[:choices]
+    if not any(letter in found for letter in letters):
+        return []
+    least = min(found.values())
+    return compare([found.get(letter, least) for letter in letters])
 
 
 class _SpokenText:

@@ -23,7 +23,16 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import (
+    Choices,
+    Completed,
+    GenerateRequest,
+    Priority,
+    Question,
+    Sampling,
+    TextDelta,
+    ToolCalled,
+)
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 
@@ -37,7 +46,7 @@ class Server:
     def __init__(self, *pieces, status="200 OK"):
         self.pieces, self.status = pieces, status
         self.requests, self.headers = [], []
-        self.gone = asyncio.Event()
+        self.gone, self.asked = asyncio.Event(), asyncio.Event()
 
     async def serve(self, reader, writer):
         try:
@@ -47,6 +56,7 @@ class Server:
                 int(line.split(":")[1]) for line in head.splitlines() if "content-length" in line.lower()
             )
             self.requests.append(json.loads(await reader.readexactly(length)))
+            self.asked.set()
             writer.write(f"HTTP/1.1 {self.status}\r\nConnection: close\r\n\r\n".encode())
             for piece in self.pieces:
                 if piece is None:
@@ -396,3 +406,65 @@ async def test_warm_up_is_not_sent():
         assert not server.requests
         await collect(chat.generate(request()))
         assert len(server.requests) == 1
+
+
+def scored(**logprobs):
+    tokens = [{"token": token, "logprob": value} for token, value in logprobs.items()]
+    chunk = delta(content="A")
+    chunk["choices"][0]["logprobs"] = {"content": [{"token": "A", "logprob": -0.1, "top_logprobs": tokens}]}
+    return chunk
+
+
+def questions(*texts, **options):
+    asked = [Question(text=text, choices=["Yes", "No"]) for text in texts]
+    return msgspec.structs.replace(request(**options), questions=asked)
+
+
+async def test_questions_are_compared_by_the_letters_of_their_choices():
+    # " a" is the same letter, and less likely.
+    async with chatting(scored(A=-0.5, B=-1.5, **{" a": -3.0, "The": -2.0}), DONE) as (chat, server):
+        asked = questions("Is it late?", "Is it dark?", tools=[TIMER])
+        choices, completed = await collect(chat.generate(asked))
+    assert choices.probabilities == [pytest.approx([0.731, 0.269], abs=0.001)] * 2
+    assert completed.finish_reason == "stop"
+    body = next(body for body in server.requests if "late" in body["messages"][-1]["content"])
+    note = "A question about the user: Is it late?\nA: Yes\nB: No\nAnswer with one letter."
+    assert body["messages"][-1] == {"role": "system", "content": note}
+    assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
+    assert body["tool_choice"] == "none"
+
+
+async def test_a_choice_that_is_not_listed_is_at_most_as_likely_as_the_last():
+    async with chatting(scored(A=-0.01, The=-5.0), DONE) as (chat, _):
+        choices, _ = await collect(chat.generate(questions("Is it late?")))
+    assert choices.probabilities == [pytest.approx([0.993, 0.007], abs=0.001)]
+
+
+async def test_choices_of_which_none_is_listed_have_no_probabilities():
+    async with chatting(scored(The=-0.1), DONE) as (chat, _):
+        assert (await collect(chat.generate(questions("Is it late?"))))[0] == Choices(probabilities=[[]])
+
+
+async def test_a_server_without_log_probabilities_is_asked_once():
+    async with chatting(delta(content="A"), delta("stop"), DONE) as (chat, server):
+        for _ in range(2):
+            with pytest.raises(InferenceError, match="no log probabilities"):
+                await collect(chat.generate(questions("Is it late?")))
+        assert len(server.requests) == 1
+        assert (await collect(chat.generate(request())))[0] == TextDelta(text="A")
+
+
+async def test_a_failed_question_fails_the_request():
+    async with chatting(status="500 No") as (chat, server):
+        with pytest.raises(ModelUnavailableError):
+            await collect(chat.generate(questions(*"abcdef")))
+    assert len(server.requests) == 6
+
+
+async def test_an_abort_ends_questions_and_their_connections():
+    async with chatting(None) as (chat, server):
+        running = asyncio.create_task(collect(chat.generate(questions("Is it late?"))))
+        await asyncio.wait_for(server.asked.wait(), 5)
+        await chat.abort("r")
+        assert await running == [Completed(finish_reason="abort")]
+        await asyncio.wait_for(server.gone.wait(), 5)
