@@ -56,6 +56,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         silence: What happens while neither side speaks; None: the server's choice.
         ending: How the language model can end or transfer the call; None: it cannot.
         steps: Parts of the conversation, which begins with the first.
+        decisions: Questions about the conversation, whose answers come as ``Decision``.
         sampling: Of the language model; None: the server's choice.
         facts: ``strict``: the agent says no figure, name or code that is in none of its sources.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
@@ -97,6 +98,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         silence: protocol.SilenceOptions | None = None,
         ending: protocol.EndingOptions | None = None,
         steps: Iterable[protocol.Step] = (),
+        decisions: Iterable[protocol.DecisionQuestion] = (),
         sampling: protocol.SamplingOptions | None = None,
         facts: Literal["off", "strict"] = "off",
         greeting: str | None = None,
@@ -128,6 +130,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             silence=silence or protocol.SilenceOptions(),
             ending=ending or protocol.EndingOptions(),
             steps=list(steps),
+            decisions=list(decisions),
             sampling=sampling or protocol.SamplingOptions(),
             facts=facts,
             greeting=greeting,

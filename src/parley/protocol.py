@@ -306,6 +306,53 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     summary, once it is made."""
 
 
+MAX_DECISIONS = 16
+"""Questions of one session."""
+
+
+class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question about the conversation that the language model answers beside its answers to the user.
+
+    It costs the user no time: it is asked when the agent's answer is complete and its first audio was sent.
+    """
+
+    name: Name
+    """Names the :class:`Decision`: letters, digits, - and _, at most 64."""
+    question: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+    """For the language model, such as ``Is the user angry?`` (at most 300 characters)."""
+    kind: Literal["yes_no", "choice", "score"] = "yes_no"
+    """``yes_no``: the answers are ``yes`` and ``no``. ``choice``: those of ``options``. ``score``: ``1`` (not
+    at all) to ``5`` (very much)."""
+    options: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=64)]], msgspec.Meta(max_length=16)
+    ] = []
+    """Answers of a ``choice``: 2 to 16, which begin with different words, at most 64 characters each."""
+    at: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=64)]],
+        msgspec.Meta(max_length=32),
+    ] = []
+    """When it is asked. ``turn``: with every answer of the language model. ``end``: before the session ends.
+    Else the name of a step: with the answers in that step. Empty: ``turn``."""
+    context: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """How many of the last exchanges the language model reads. 0: all that it reads for an answer, which is
+    the quickest: it is in the prefix cache."""
+    answer: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """The answer that ``ends`` and ``transfer`` wait for. Empty: ``yes``."""
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
+    """Its probability from which they act, 0-1."""
+    ends: bool = False
+    """Whether the call ends behind the turn in which the question gets that answer; not at ``end``."""
+    transfer: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Name of a target of ``ending.transfers`` that the call is then transferred to. Empty: none."""
+
+    @property
+    def answers(self) -> list[str]:
+        """All answers that it may get."""
+        if self.kind == "choice":
+            return list(self.options)
+        return ["yes", "no"] if self.kind == "yes_no" else ["1", "2", "3", "4", "5"]
+
+
 TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
 """Form of ``Start.traceparent``."""
 
@@ -370,6 +417,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     ending: EndingOptions = EndingOptions()
     steps: Annotated[list[Step], msgspec.Meta(max_length=MAX_STEPS)] = []
     """Parts of the conversation, at most 32; it begins with the first. Empty: it has no parts."""
+    decisions: Annotated[list[DecisionQuestion], msgspec.Meta(max_length=MAX_DECISIONS)] = []
+    """Questions about the conversation, at most 16; each answer is a :class:`Decision`."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: the language model says no number, time, date, price, name or code that is not in the
     system prompt, a tool's result, the user's words or a text of the client. It is held back, and the model

@@ -12,7 +12,7 @@ from parley.chat import ChatMessage
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.llm.messages import GenerateRequest, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import GenerateRequest, Question, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.triton.grpc_client import LoopbackClient
 
@@ -54,17 +54,20 @@ async def ask(server):
     port = LoopbackClient(server.endpoints.grpc, max_streams=8)
     chat = Qwen3ChatModel(port)
 
-    async def run(*said, tools=()):
+    async def run(*said, tools=(), questions=()):
         roles = ("user", "assistant")
         messages = [ChatMessage(role=roles[index % 2], content=text) for index, text in enumerate(said)]
         request = GenerateRequest(
             request_id=uuid.uuid4().hex,
             messages=[ChatMessage(role="system", content=SYSTEM), *messages],
             tools=list(tools),
+            questions=list(questions),
             sampling=Sampling(max_tokens=96),
             cache_salt="tests",
         )
         events = [event async for event in chat.generate(request)]
+        if questions:
+            return events[0].probabilities
         text = "".join(event.text for event in events if isinstance(event, TextDelta))
         calls = [(event.call.name, event.call.arguments) for event in events if isinstance(event, ToolCalled)]
         return text, calls, events[-1]
@@ -109,3 +112,15 @@ async def test_text_of_any_language_is_read(ask):
     text, _, completed = await ask("Grüße aus Köln 😀 你好")
     assert text
     assert completed.finish_reason in ("stop", "length")
+
+
+async def test_what_was_said_changes_the_answers_to_questions(ask):
+    questions = [
+        Question(text="Does the caller want to cancel?", choices=["Yes", "No"]),
+        Question(text="Does the caller want a call back?", choices=["Yes", "No"]),
+    ]
+    for tools in ((), (HEATING,)):
+        cancels = await ask("Please cancel my appointment on Monday.", tools=tools, questions=questions)
+        waits = await ask("I am driving, call me back in an hour.", tools=tools, questions=questions)
+        assert cancels[0][0] > waits[0][0]
+        assert cancels[1][0] < waits[1][0]

@@ -87,6 +87,7 @@ class AgentDeadlines(
         "tts_s": "tts_deadline_s",
         "tool_s": "tool_deadline_s",
         "background_tool_s": "background_tool_deadline_s",
+        "decision_s": "decision_deadline_s",
         "turn_s": "turn_deadline_s",
         "idle_s": "idle_limit_s",
         "unread_s": "unread_audio_limit_s",
@@ -122,6 +123,9 @@ class AgentDeadlines(
     """For the client's answer to a request of a tool that does not block."""
     turn_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.3
     """For the end-of-turn model to score a pause; without its score the silence counts."""
+    decision_s: Annotated[float, msgspec.Meta(ge=0.05)] = 2.0
+    """For the language model's answers to the questions of `decisions`; without them there is no decision. So
+    long a session with questions for its end waits before it is closed."""
     abort_s: Annotated[float, COMPUTED] = 1.0
     """For an engine to confirm that it has stopped."""
     close_s: Annotated[float, COMPUTED] = 3.0

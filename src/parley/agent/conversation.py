@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
+from parley.agent.decisions import Decisions
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
@@ -144,6 +145,16 @@ class Conversation:
         for_history = config.prompt_tokens - (tokens if self._retrieval else 0)
         self._history = History(prompt, for_history, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
+        self._decisions = Decisions(
+            engines.chat,
+            start,
+            self._history,
+            self.outcomes,
+            name,
+            limits=config.deadlines,
+            language=speech_language(start, engines.synthesizer),
+            count=metrics.on_decision,
+        )
         self._warm_ups = 0
         self._fillers = config.fillers.get(language, ())
         self._facts = SessionFacts(language)
@@ -371,7 +382,12 @@ class Conversation:
             recognizer=self._metrics.recognizer,
             record=self._metrics.on_turn,
             changed=self._changed,
+            answered=self._decisions.ask,
         )
+
+    async def decide_at_end(self) -> None:
+        """Answer the questions that are asked at the end; the conversation was closed."""
+        await self._decisions.ask_at_end(self._agent_turns.turns)
 
     def close(self) -> set[asyncio.Task[None]]:
         """Stop everything; returns the tasks that are still ending."""
@@ -380,7 +396,8 @@ class Conversation:
         self._dtmf.close()
         self._user_idle.stop()
         searches = self._retrieval.close() if self._retrieval else ()
-        return {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close(), *searches}
+        ending = {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close()}
+        return {*ending, *self._decisions.close(), *searches}
 
     @property
     def agent_active(self) -> bool:
@@ -541,6 +558,7 @@ class Conversation:
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer:
+            self._decisions.cancel()
             self._agent_turns.prepare(self._written(text), stopped_at)
 
     def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
@@ -620,6 +638,7 @@ class Conversation:
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""
+        self._decisions.cancel()
         self._user_idle.stop()
         self._enter("processing")
 
@@ -646,9 +665,13 @@ class Conversation:
         pending = self._endpointer.pending or self._interruptions.undecided
         return bool(self._untranscribed or pending or self._dtmf.keys)
 
-    def on_ending(self, call: ToolCall) -> bool:
-        """The language model ends the conversation; returns whether it can."""
-        closed = self._ending.closed(call)
+    async def on_spoken(self) -> None:
+        """A turn was heard to its end."""
+        await self._decisions.wait_for_ending()
+
+    def on_ending(self, turn: int, call: ToolCall | None) -> bool:
+        """A turn is over; returns whether the conversation ends: by its call, or by a decision."""
+        closed = self._ending.closed(call) if call else self._decisions.closed(turn)
         if closed is not None:
             self._hang_up(closed)
         return closed is not None

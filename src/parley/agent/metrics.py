@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.agent.decisions import DecisionOutcome
 from parley.agent.turn import TurnOutcome, TurnRecord
 from parley.engines.chat_fallback import ChatFallback
 from parley.errors import Stage
@@ -105,6 +106,13 @@ KNOWLEDGE = _counter(
     ("outcome",),
     (("used",), ("late",)),
 )
+DECISIONS = _counter(
+    "voice_agent_decisions",
+    "Questions about conversations, by outcome: decided, unusable (the language model has no probabilities "
+    "for the answers), failed (it did not answer, or not in time), cancelled (the next turn began before)",
+    ("outcome",),
+    tuple((outcome,) for outcome in get_args(DecisionOutcome)),
+)
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
 DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
@@ -137,7 +145,7 @@ SPECULATIONS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(HELD_BACK, HEDGED, KNOWLEDGE),
+    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS),
     *(
         ACTIVE,
         LIMIT,
@@ -305,6 +313,10 @@ class SessionMetrics:
     def on_turn(self, turn: TurnRecord) -> None:
         """A turn of the agent has ended."""
         self._metrics.on_turn(turn, self.recognizer(), self._language_model)
+
+    def on_decision(self, outcome: DecisionOutcome) -> None:
+        """A question about the conversation was answered, or not."""
+        self._metrics.count(DECISIONS, outcome=outcome)
 
     def on_barge_in(self, onset_ms: int, silent_at: float) -> None:
         """The sound that began at ``onset_ms`` of the client's audio has interrupted the agent."""

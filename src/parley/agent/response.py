@@ -34,7 +34,7 @@ from parley.errors import (
     InvalidModelOutputError,
     NoAnswerError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
 from parley.protocol import HeldBack, Tool
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
@@ -534,7 +534,7 @@ class LlmResponse:
                     elif isinstance(event, Completed):
                         self._on_completed(event, request, span)
                         span.set_content("completion", answer.text)
-                    elif request.tools:
+                    elif request.tools and isinstance(event, ToolCalled):
                         answer.calls.append(self._named(context.number, event.call))
                     else:
                         answer.unfit = True

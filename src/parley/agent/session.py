@@ -47,6 +47,8 @@ from parley.turns.settings import choose_settings, choose_silence_ms
 _WATCH_S = 0.5
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 """Events with transcripts, for the log."""
+_DECIDED: frozenset[CloseReason] = frozenset(("ended", "hangup", "silence", "agent_ended", "transferred"))
+"""Ends behind which the questions of the end are asked: not where the server stops or the client is lost."""
 _ONSET_THRESHOLD = 0.15
 """Pauses the agent. Noise, clicks, coughs and breaths gave no more onsets than 0.5 does."""
 _TURN_CONTEXT_MS = 20_000
@@ -473,6 +475,15 @@ class AgentSession:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
         tasks = [*tasks, *self._warmings]
+        try:
+            if closed.reason in _DECIDED:
+                await self._conversation.decide_at_end()
+        finally:
+            await self._finish_close(closed, tasks, ending)
+
+    async def _finish_close(
+        self, closed: protocol.Closed, tasks: list[asyncio.Task[None]], ending: set[asyncio.Task[None]]
+    ) -> None:
         try:
             self._send_closed(closed)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more

@@ -76,6 +76,9 @@ class TurnOutput:
     """Called with each turn that is over."""
     changed: Callable[[], None] = lambda: None
     """Called when what a checkpoint contains of the turns has changed."""
+    answered: Callable[[int], None] = lambda _: None
+    """Called once with the number of a turn whose text is the language model's: it is complete, and the first
+    audio was sent. The turn needs the language model no more."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class AgentTurn:
         self._held_back: list[ServerEvent] = []
         self._stopped = False
         self._generation: asyncio.Task[None] | None = None
+        self._is_answered = False
         self._voice = SpeechOutput(
             output.synthesizer,
             speaker=output.speaker,
@@ -174,6 +178,7 @@ class AgentTurn:
         events, self._held_back = self._held_back, []
         for event in events:
             self._emit(event)
+        self._check_answered()
         self._voice.release()
 
     def pause(self, *, playback: bool) -> None:
@@ -204,6 +209,7 @@ class AgentTurn:
             # In any case, because a client waits for it; after stop() nothing is sent.
             self._report_done()
         await self._released.wait()
+        self._check_answered(spoken=True)
         if self._voice.sent_at is not None or self.playout.length_ms:
             await self._voice.wait_until_played()
 
@@ -338,6 +344,7 @@ class AgentTurn:
         if self._source.log.replacement:
             self._emit(ErrorEvent.of(LlmFallbackError("another language model has answered")))
         self.generating = False
+        self._check_answered()
         # After a failure, the text so far is still spoken.
         await self._voice.finish()
 
@@ -394,6 +401,16 @@ class AgentTurn:
     def _emit_audio(self, event: Audio, samples: NDArray[np.int16]) -> None:
         if not self._stopped:
             self._output.emit(event, samples)
+            self._check_answered()
+
+    def _check_answered(self, *, spoken: bool = False) -> None:
+        """``spoken``: no more audio will come."""
+        spoken = spoken or not self._output.aloud or self._voice.sent_at is not None
+        if self.generating or not (self._released.is_set() and spoken) or self._is_answered:
+            return
+        self._is_answered = True
+        if not (self._stopped or self.failed or isinstance(self._source, FixedText)):
+            self._output.answered(self.number)
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -93,8 +93,15 @@ class AgentTurnHandler(Protocol):
         """Whether speech or keys of the user are there that may become a turn."""
         ...
 
-    def on_ending(self, call: ToolCall) -> bool:
-        """A turn in which the language model ends the conversation is over; returns whether it ends."""
+    async def on_spoken(self) -> None:
+        """A turn was heard to its end; returns when it is known whether the conversation ends with it."""
+        ...
+
+    def on_ending(self, turn: int, call: ToolCall | None) -> bool:
+        """A turn is over; returns whether the conversation ends.
+
+        ``call``: by which the language model ends it.
+        """
         ...
 
     def on_task_failed(self, what: str) -> None:
@@ -543,6 +550,7 @@ class AgentTurns:
             if wait_s := self._interrupted.wait_s(loop_time()):
                 await asyncio.sleep(wait_s)
             await turn.run()
+            await self._handler.on_spoken()
             if turn.ending is not None:
                 await self._listen()
             complete = True
@@ -554,10 +562,9 @@ class AgentTurns:
                 _log.exception("%s: a prepared answer failed", turn.response_id)
         if self._current is turn:
             self.resume("no_words", "")  # it failed while paused
-            call = turn.ending if complete else None
             # A user who has spoken, though without interrupting, gets an answer.
             heard_out = self._unhandled is None and not self._handler.user_pending
-            ends = call is not None and heard_out and self._handler.on_ending(call)
+            ends = complete and heard_out and self._handler.on_ending(turn.number, turn.ending)
             if not ends:
                 turn.cancel_ending()
             self._current = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from parley.agent.config import AgentConfig
+from parley.agent.decisions import check_decisions
 from parley.agent.ending import EndingTools
 from parley.agent.ports import Engines
 from parley.agent.steps import check_steps
@@ -87,9 +88,10 @@ def check_start(
     # Phrases are not part of the prompt, and the recogniser limits them. The server's own tools are not
     # counted here either: the toolbox limits them.
     longest = sorted(start.steps, key=lambda step: len(msgspec.json.encode(step)))[-1:]
-    in_prompt = msgspec.structs.replace(start, phrases=[], resume=None, steps=longest)
+    in_prompt = msgspec.structs.replace(start, phrases=[], decisions=[], resume=None, steps=longest)
     _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
     built_in = _check_built_in(start, server_tools)
+    check_decisions(start)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:
         _check_tool(tool)

@@ -8,9 +8,11 @@ import msgspec
 
 from parley.engines.base import Continuation
 from parley.protocol import (
+    MAX_DECISIONS,
     MAX_STEPS,
     AgentSummary,
     BargeInOptions,
+    DecisionQuestion,
     EndingOptions,
     Language,
     SamplingOptions,
@@ -126,6 +128,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """Files that answers may draw on, such as ``docs/**/*.md`` and ``faq.pdf``: Markdown, text and PDF, below
     the folder of agents, or below the fixed part of an absolute pattern
     ([how they are used](your-agent.md#knowledge))."""
+    decisions: Annotated[list[DecisionQuestion], msgspec.Meta(max_length=MAX_DECISIONS)] = []
+    """Questions about the conversation, at most 16; each answer is an event `decision`."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
     page: PageSettings = PageSettings()

@@ -29,7 +29,7 @@ from parley.asr.messages import (
 from parley.chat import ToolCall
 from parley.errors import ParleyError
 from parley.knowledge.passages import KnowledgeSearch
-from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCalled
+from parley.llm.messages import Choices, Completed, LlmEvent, TextDelta, ToolCalled
 from parley.metrics import MetricsRecorder
 from parley.protocol import (
     AgentState,
@@ -226,8 +226,22 @@ class FakeChat:
         self.warm_up_failure: Exception | None = None
         self.first_s = 0.02
         self.token_s = 0.01
+        self.asked = []  # requests with questions
+        self.decided: deque[list[list[float]] | Exception] = deque()
+        self.decision_s = 0.15
 
     async def generate(self, request):
+        if request.questions:
+            self.asked.append(request)
+            async with self._running(request):
+                await asyncio.sleep(self.decision_s)
+                answer = self.decided.popleft() if self.decided else []
+                if isinstance(answer, Exception):
+                    raise answer
+            # As a model does that has no probabilities for some, or for all.
+            yield Choices(probabilities=answer or [[] for _ in request.questions])
+            yield Completed(finish_reason="stop", prompt_tokens=10, completion_tokens=1)
+            return
         if request.sampling.max_tokens == 1:
             self.warmed.append(request)
             async with self._running(request):

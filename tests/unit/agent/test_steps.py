@@ -25,6 +25,7 @@ from parley.checkpoint import (
 from parley.protocol import (
     Closed,
     Decision,
+    DecisionQuestion,
     EndingOptions,
     Interrupted,
     ResponseDone,
@@ -65,6 +66,7 @@ START = Start(
     system_prompt="You take bookings.",
     tools=TOOLS,
     steps=[GREET, BOOK, DONE],
+    decisions=[DecisionQuestion(name="lost", question="Is the user lost?", at=["end"])],
     ending=EndingOptions(end_call=True),
     checkpoints=True,
 )
