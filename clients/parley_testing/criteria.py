@@ -90,6 +90,11 @@ def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
         found = _step_after(reading.log, act)
         problem = "" if found == exchange.step else f"in step {found!r}"
         yield Check(f"{name}: step {exchange.step}", problem)
+    found = {question: value for answer in answers for question, value in answer.decisions.items()}
+    for question, wanted in exchange.decisions.items():
+        value = found.get(question)
+        problem = "" if value == wanted else f"it was {value}" if value else "nothing was decided"
+        yield Check(f"{name}: {question} is {wanted}", problem)
     yield from _interruption(reading, act, name)
 
 

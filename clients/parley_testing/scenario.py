@@ -317,6 +317,8 @@ class Exchange:
     """What must not be in the answer."""
     step: str = ""
     """In which the conversation has to be before the next exchange; empty: it does not matter."""
+    decisions: dict[str, str] = field(default_factory=dict)
+    """Answers to questions about the conversation, by name."""
     answered: Answered = True
     interrupts: bool = False
 

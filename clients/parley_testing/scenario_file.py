@@ -57,6 +57,8 @@ class _Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None of them may be in the answer."""
     step: str = ""
     """Name of the step in which the conversation is before the next exchange."""
+    decisions: dict[str, str] = {}
+    """Answers to questions of ``decisions``, by name."""
     answered: Answered | None = None
     interrupts: bool | None = None
 
@@ -296,7 +298,7 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
     if cue.after != "idle" and index == 0:
         raise ScenarioError(f"at = {raw.at!r}: nothing comes before the first exchange")
     expect, is_turn = raw.expect, kind in _TURNS
-    if not is_turn and (expect.tools or expect.answer or expect.heard or expect.never):
+    if not is_turn and (expect.tools or expect.answer or expect.heard or expect.never or expect.decisions):
         raise ScenarioError(f"a {kind} is no turn: nothing can be expected of its answer")
     sentence, content, file = _content(kind, raw, folder)
     words = {"file": raw.words, "sound": "", "quiet": ""}.get(kind, sentence.text if sentence else content)
@@ -320,6 +322,7 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
         answer=parse_wordings(expect.answer),
         never=parse_wordings(expect.never),
         step=expect.step,
+        decisions=expect.decisions,
         answered=is_turn if expect.answered is None else expect.answered,
         interrupts=is_turn and cue.after == "agent" if expect.interrupts is None else expect.interrupts,
     )

@@ -55,6 +55,8 @@ class Answer:
     interruption: tuple[float, protocol.Interrupted] | None = None
     pauses: list[tuple[float, float | None]] = field(default_factory=list)
     """From ``paused`` to ``resumed``; None: it ended otherwise."""
+    decisions: dict[str, str] = field(default_factory=dict)
+    """Answers to questions about the conversation, by name."""
     done: protocol.ResponseDone | None = None
     metrics: protocol.TurnMetrics | None = None
 
@@ -191,6 +193,8 @@ class _Reader:
                 answer.pauses.append((at, None))
             case protocol.Resumed() if answer.pauses:
                 answer.pauses[-1] = (answer.pauses[-1][0], at)
+            case protocol.Decision():
+                answer.decisions[event.name] = event.value
             case protocol.ResponseDone():
                 answer.done = event
             case protocol.TurnMetrics():

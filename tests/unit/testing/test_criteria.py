@@ -175,3 +175,15 @@ def test_agent_that_ends_the_call_before_the_last_exchange_fails():
     tape.log.scenario = replace(tape.log.scenario, exchanges=exchanges)
     (check,) = [check for check in check_call(tape.log) if check.problem]
     assert check.problem == "the agent ended it (silence) with 1 exchanges to come"
+
+
+def test_decisions_are_those_of_the_answer():
+    tape = answered(
+        "Yes.", exchange=replace(said("is there parking"), decisions={"upset": "no", "bye": "yes"})
+    )
+    tape.add(1.7, protocol.Decision(turn=1, name="upset", value="yes", probabilities={"yes": 0.7, "no": 0.3}))
+    name = "exchange 1 (is there parking)"
+    assert problems(tape) == [f"{name}: upset is no: it was yes", f"{name}: bye is yes: nothing was decided"]
+    tape.add(1.8, protocol.Decision(turn=1, name="upset", value="no", probabilities={"yes": 0.4, "no": 0.6}))
+    tape.add(1.8, protocol.Decision(turn=1, name="bye", value="yes", probabilities={"yes": 0.9, "no": 0.1}))
+    assert problems(tape) == []
