@@ -16,7 +16,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, TextDelta, ToolCalled
+from parley.llm.messages import Completed, GenerateRequest, Priority, Question, TextDelta, ToolCalled
 
 HANGS = object()
 DONE = Completed(finish_reason="stop")
@@ -222,3 +222,10 @@ async def test_models_are_closed_together():
 def test_one_model_stays_as_it_is():
     chat = answers()
     assert join_chats([NamedChat("one", chat)], LIMITS, print) is chat
+
+
+async def test_questions_that_fail_are_not_asked_elsewhere():
+    rig = Rig(Chat(InferenceError("no log probabilities")), answers())
+    with pytest.raises(InferenceError, match="no log probabilities"):
+        await rig.ask(questions=[Question(text="Is it late?", choices=["Yes", "No"])])
+    assert (rig.asked, rig.fallbacks, rig.chat.model) == ([1, 0], [], "first")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+import msgspec
 import pytest
 from agent_fakes import FakeCall, calls, open_call, says
+from moving_client import Kept
 
 from parley.agent.metrics import DECISIONS
+from parley.checkpoint import DecidedState
 from parley.errors import InferenceError
 from parley.llm.messages import Priority
 from parley.protocol import (
@@ -366,3 +369,23 @@ async def test_steps_that_wait_for_no_answer_are_refused(decision, problem):
     steps = [Step(name="talk", next=[Transition(to="calm", decision=decision)]), Step(name="calm")]
     call = await open_call(Start(decisions=[UPSET], steps=steps))
     assert call.outlet.of(ErrorEvent)[0].message == f"steps[0].next[0].{problem}"
+
+
+async def test_questions_of_a_turn_that_moves_are_asked_where_it_goes_on():
+    call = await open_call(msgspec.structs.replace(START, checkpoints=True))
+    call.chat.decision_s = 1.9
+    call.chat.answers.append(says("This is an answer that takes a while to be spoken."))
+    call.send(Text(text="hello"))
+    await call.wait_for(Audio)
+    await asyncio.sleep(0.5)
+    assert len(call.chat.asked) == 1
+    kept = Kept.of(call.outlet.sent)
+    start = msgspec.structs.replace(kept.settings, resume=kept.resume())
+    await call.end()
+    moved = await open_call(start, session_id="moved")
+    moved.chat.decided += [[YES]]
+    decision = await moved.wait_for(Decision)
+    await moved.end(TurnMetrics)
+    assert (decision.turn, len(moved.chat.asked)) == (1, 1)
+    state = Kept.of(moved.outlet.sent).state
+    assert state.outcomes.decisions["upset"] == DecidedState(value="yes", probability=0.9, turn=1)
