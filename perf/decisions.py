@@ -107,7 +107,7 @@ async def measure_time(chat: ChatService, system: ChatMessage, rounds: int) -> f
             times[f"first token of another call, {name.partition('-')[0]}, ms"].append(ms)
             await running
     for name, values in times.items():
-        print(f"{name:45} {statistics.median(values):6.0f}  (most {max(values):.0f})")
+        print(f"{name:45} {statistics.median(values):6.0f}  ({min(values):.0f} to {max(values):.0f})")
     return statistics.median(times["8 questions, ms"])
 
 

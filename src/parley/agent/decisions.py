@@ -20,7 +20,7 @@ from parley.llm.history import History
 from parley.llm.messages import Choices, GenerateRequest, Priority, Question, Sampling
 from parley.names import suggest_name
 from parley.protocol import Closed, Decision, DecisionQuestion, Start, Transfer
-from parley.timeouts import with_timeout
+from parley.timeouts import loop_time, with_timeout
 
 DecisionOutcome: TypeAlias = Literal["decided", "unusable", "failed", "cancelled"]
 """What came of a question. ``unusable``: the model gave no probabilities. ``cancelled``: the next turn began
@@ -122,13 +122,13 @@ class Decisions:
 
     async def _ask(self, asked: Sequence[DecisionQuestion], turn: int) -> None:
         left = len(asked)
+        overdue_at = loop_time() + self._limits.decision_s
         try:
             for context, group in groupby(asked, key=lambda question: question.context):
                 questions = list(group)
                 try:
-                    found = await with_timeout(
-                        self._request(questions, context), self._limits.decision_s, "the decisions"
-                    )
+                    limit_s = overdue_at - loop_time()
+                    found = await with_timeout(self._request(questions, context), limit_s, "the decisions")
                 except ParleyError as error:
                     self._on_failure(error, len(questions))
                 else:

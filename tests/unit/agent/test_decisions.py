@@ -389,3 +389,16 @@ async def test_questions_of_a_turn_that_moves_are_asked_where_it_goes_on():
     assert (decision.turn, len(moved.chat.asked)) == (1, 1)
     state = Kept.of(moved.outlet.sent).state
     assert state.outcomes.decisions["upset"] == DecidedState(value="yes", probability=0.9, turn=1)
+
+
+async def test_questions_that_read_differently_have_one_deadline():
+    asked = [DecisionQuestion(name=f"q{size}", question="Is it?", context=size) for size in (0, 1, 2)]
+    call = await open_call(Start(decisions=asked))
+    call.chat.decision_s = 0.9
+    call.chat.decided += [[NO]] * 3
+    call.chat.answers.append(
+        says("This is an answer that takes a while to be spoken, as long as three seconds.")
+    )
+    call.send(Text(text="hello"))
+    await call.end(TurnMetrics)
+    assert outcomes(call) == {"decided": 2, "failed": 1}
