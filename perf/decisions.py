@@ -38,9 +38,8 @@ _GOAL_MS = 150.0
 
 def conversation(*lines: str) -> list[ChatMessage]:
     """Messages, of which the last is the user's."""
-    roles = ("user", "assistant")
     return [
-        ChatMessage(role=roles[(len(lines) - place - 1) % 2], content=text)
+        ChatMessage(role="user" if (len(lines) - place) % 2 else "assistant", content=text)
         for place, text in enumerate(lines)
     ]
 
@@ -83,11 +82,11 @@ async def measure_answers(chat: ChatService, system: ChatMessage) -> None:
             scores[one.name].append((right, dict(zip(one.answers, probabilities, strict=True))))
     print(f"{len(cases)} conversations\nquestion   right  one answer  AUC")
     for name, of in scores.items():
-        right = statistics.mean(answer == max(scored, key=lambda one: scored[one]) for answer, scored in of)
+        hits = statistics.mean(answer == max(scored, key=lambda one: scored[one]) for answer, scored in of)
         most = Counter(answer for answer, _ in of).most_common(1)[0][1] / len(of)
         yes, no = ([scored["yes"] for answer, scored in of if answer == one] for one in ("yes", "no"))
         pairs = [(high > low) + (high == low) / 2 for high, low in itertools.product(yes, no)]
-        print(f"{name:10} {right:5.0%} {most:11.0%}  {f'{statistics.mean(pairs):.2f}' if pairs else '-'}")
+        print(f"{name:10} {hits:5.0%} {most:11.0%}  {f'{statistics.mean(pairs):.2f}' if pairs else '-'}")
 
 
 async def measure_time(chat: ChatService, system: ChatMessage, rounds: int) -> float:
