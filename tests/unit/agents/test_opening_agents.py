@@ -109,6 +109,11 @@ BOOKING = STEPS.replace('"find_table", "end_call"', "")
         (BOOKING.replace("when = ", "collected = "), 8, "Expected `array`, got `str`"),
         (BOOKING.replace("high", "hig"), 11, "no voice 'hig'; possible are low, high (did you mean"),
         (f'{BOOKING}[[steps]]\nname = "alone"', 12, "no way leads to the step 'alone'"),
+        (
+            '[[decisions]]\nname = "a"\nquestion = "b?"\n\n[[decisions]]\nname = "c"\nquestion = "d?"\nat = ["ned"]',
+            9,
+            "decisions[1].at: no step 'ned' (did you mean end?)",
+        ),
         ('\nvoice = "deep"', 3, "no voice 'deep'"),
         ('\nlanguage = "xx"', 3, "language 'xx' is not spoken"),
         ('\n\ngreeting = "…"', 4, "greeting has no words"),
