@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from parley import protocol
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import call_matches, calls_match, lacking, present
+from parley_testing.scenario import Exchange
 from parley_testing.scenario_file import parse_call, parse_wordings
 from parley_testing.turns import Answer, CallReading, cut_off, read_turns
 
@@ -90,11 +91,7 @@ def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
         found = _step_after(reading.log, act)
         problem = "" if found == exchange.step else f"in step {found!r}"
         yield Check(f"{name}: step {exchange.step}", problem)
-    found = {question: value for answer in answers for question, value in answer.decisions.items()}
-    for question, wanted in exchange.decisions.items():
-        value = found.get(question)
-        problem = "" if value == wanted else f"it was {value}" if value else "nothing was decided"
-        yield Check(f"{name}: {question} is {wanted}", problem)
+    yield from _decisions(exchange, answers, name)
     yield from _interruption(reading, act, name)
 
 
@@ -107,6 +104,14 @@ def _step_after(log: CallLog, act: Act) -> str:
 def _steps(log: CallLog) -> list[tuple[float, str]]:
     """The steps that began, with their times."""
     return [(at, event.step) for at, event in log.events if isinstance(event, protocol.StepChanged)]
+
+
+def _decisions(exchange: Exchange, answers: Sequence[Answer], name: str) -> Iterator[Check]:
+    found = {question: value for answer in answers for question, value in answer.decisions.items()}
+    for question, wanted in exchange.decisions.items():
+        value = found.get(question)
+        problem = "" if value == wanted else f"it was {value}" if value else "nothing was decided"
+        yield Check(f"{name}: {question} is {wanted}", problem)
 
 
 def _interruption(reading: CallReading, act: Act, name: str) -> Iterator[Check]:

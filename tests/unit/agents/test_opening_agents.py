@@ -110,9 +110,9 @@ BOOKING = STEPS.replace('"find_table", "end_call"', "")
         (BOOKING.replace("high", "hig"), 11, "no voice 'hig'; possible are low, high (did you mean"),
         (f'{BOOKING}[[steps]]\nname = "alone"', 12, "no way leads to the step 'alone'"),
         (
-            '[[decisions]]\nname = "a"\nquestion = "b?"\n\n[[decisions]]\nname = "c"\nquestion = "d?"\nat = ["ned"]',
-            9,
-            "decisions[1].at: no step 'ned' (did you mean end?)",
+            '[[decisions]]\nname = "a"\nquestion = "b"\nat = ["end"]\nends = true\nanswer = "yess"',
+            7,
+            "decisions[0].answer: the question has no answer 'yess' (did you mean yes?)",
         ),
         ('\nvoice = "deep"', 3, "no voice 'deep'"),
         ('\nlanguage = "xx"', 3, "language 'xx' is not spoken"),
