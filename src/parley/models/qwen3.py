@@ -10,13 +10,20 @@ from typing import Any
 import msgspec
 
 from parley.chat import ChatMessage
-from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
+from parley.errors import InvalidMessageError, InvalidModelOutputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.guidance import ToolGuidance
 from parley.llm.known_models import with_known_settings
-from parley.llm.messages import AbortRequest, GenerateRequest, LlmRequest, Priority, Sampling
+from parley.llm.messages import (
+    AbortRequest,
+    GenerateRequest,
+    LlmRequest,
+    Priority,
+    Question,
+    Sampling,
+)
 from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
 from parley.llm.python_calls.format import CallGrammar, PythonFormat
 from parley.llm.python_calls.rendering import PythonRendering
@@ -41,6 +48,12 @@ _WARM_UP = GenerateRequest(
         Tool(name="get_time", parameters={"properties": {"city": {"type": "string"}}, "required": ["city"]})
     ],
     sampling=Sampling(max_tokens=8),
+    priority=Priority.WARM_UP,
+)
+_FIRST_QUESTION = GenerateRequest(
+    request_id="warm-up-question",
+    messages=_WARM_UP.messages,
+    questions=[Question(text="Is it late?", choices=["Yes", "No"])] * 2,
     priority=Priority.WARM_UP,
 )
 
@@ -118,18 +131,21 @@ async def load_chat_model(
 async def warm_up(chat: ChatService) -> None:
     """Answer once under the grammar of a tool, so that no caller waits for what only the first answer does.
 
-    The compiler of grammars reads the vocabulary then, and kernels are chosen for the first shapes.
+    The compiler of grammars reads the vocabulary then, and kernels are chosen for the first shapes. With the
+    first question vLLM compiles a kernel for log probabilities, in two seconds in which nothing else runs.
 
     Raises:
         ModelLoadingError: the engine cannot answer at all.
     """
-    try:
-        async for _ in chat.generate(_WARM_UP):
+    # A call that these few tokens cut off; a model that cannot compare answers.
+    for request, expected in ((_WARM_UP, InvalidModelOutputError), (_FIRST_QUESTION, InvalidMessageError)):
+        try:
+            async for _ in chat.generate(request):
+                pass
+        except expected:
             pass
-    except InvalidModelOutputError:
-        pass  # a call that these few tokens cut off
-    except ParleyError as error:
-        raise ModelLoadingError(f"the first answer failed: {error}") from error
+        except ParleyError as error:
+            raise ModelLoadingError(f"the first answer failed: {error}") from error
 
 
 def _format(settings: ChatSettings, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
