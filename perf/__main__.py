@@ -10,6 +10,7 @@ _PROGRAMS = {
     "bench-moves": "bench_moves",
     "bench-stages": "stages.cli",
     "chaos": "chaos.cli",
+    "collect": "collect",
     "decisions": "decisions",
     "eval-open-llm": "eval_open_llm",
     "eval-recordings": "eval_recordings",

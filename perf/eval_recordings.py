@@ -25,6 +25,7 @@ from parley.asr.decoding.words import text_of
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
 from parley.asr.parakeet.pipeline import OfflinePipeline
 from parley.asr.parakeet.stream import StreamLimits
+from parley.asr.reader import Reader
 from parley.asr.readers import load_reader
 from parley.asr.service import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
@@ -74,11 +75,17 @@ def open_parakeet(weights: Path) -> Ear:
     )
 
 
-def open_moonshine(weights: Path) -> Ear:
-    """The recognisers ``moonshine`` and ``moonshine_transcribe``."""
+def moonshine_pipeline(weights: Path) -> tuple[Reader, SileroVad, SegmentPipeline]:
+    """What the recogniser ``moonshine`` consists of."""
     reader = load_reader(weights, "moonshine", open_session)
     vad = SileroVad(open_session(bundled_folder() / FILE))
     pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentPipelineLimits(), model="moonshine")
+    return reader, vad, pipeline
+
+
+def open_moonshine(weights: Path) -> Ear:
+    """The recognisers ``moonshine`` and ``moonshine_transcribe``."""
+    reader, vad, pipeline = moonshine_pipeline(weights)
 
     def whole(audio: Pcm) -> str:
         limits = SegmentRecordingLimits(VadOptions(silence_ms=300))
@@ -110,8 +117,16 @@ def hear_call(pipeline: RecognizerPipeline[StreamT], audio: Pcm, *, join_ms: int
         audio: what is said.
         join_ms: utterances that follow each other so soon are read together once more; 0: none are.
     """
-    stream = pipeline.new_stream(AsrOptions(partial_interval_ms=0, join_ms=join_ms))
+    return hear_turn(pipeline, audio, AsrOptions(partial_interval_ms=0, join_ms=join_ms))[0]
+
+
+def hear_turn(
+    pipeline: RecognizerPipeline[StreamT], audio: Pcm, options: AsrOptions
+) -> tuple[str, float]:
+    """The text of a call of its own, and the lowest confidence of its utterances."""
+    stream = pipeline.new_stream(options)
     said: dict[int, str] = {}
+    confidences: dict[int, float] = {}
     call = np.concatenate([SILENCE, audio, SILENCE])
     for start in range(0, len(call), CHUNK):
         (heard,) = pipeline.step([ChunkRequest(stream, call[start : start + CHUNK])])
@@ -124,8 +139,10 @@ def hear_call(pipeline: RecognizerPipeline[StreamT], audio: Pcm, *, join_ms: int
                     said = {number: text for number, text in said.items() if number < event.first}
                     said[event.first] = event.before
                 said[event.utterance] = event.text
+                if event.is_final and event.text:
+                    confidences[event.utterance] = event.confidence
     pipeline.release(stream)
-    return " ".join(filter(None, said.values()))
+    return " ".join(filter(None, said.values())), min(confidences.values(), default=0.0)
 
 
 def changes(voices: Sequence[Pcm]) -> Mapping[str, Change]:

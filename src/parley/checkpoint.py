@@ -151,6 +151,30 @@ class OutcomeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     decisions: dict[str, DecidedState] = {}
 
 
+class CollectState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The field of ``Start.collect`` that the user is asked for.
+
+    What the recogniser may have meant by the user's words is not in it: behind a move the value so far is read
+    as if the recogniser had been sure.
+    """
+
+    field: str = ""
+    """Empty: there is none."""
+    phase: Literal["value", "confirm", "part"] = "value"
+    """What was asked last: the value, whether it is right, or which of two its doubtful part is."""
+    value: str = ""
+    """So far; empty: there is none."""
+    attempts: int = 0
+    """Answers that were no possible value."""
+    left: int = 0
+    """Answers about something else, which the language model has answered."""
+    one: str = ""
+    other: str = ""
+    """What the doubtful part may be."""
+    place: int = -1
+    """Where that is in the value; -1: all of it."""
+
+
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything of a session but its settings and its history: small, and sent with every checkpoint."""
 
@@ -178,6 +202,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     muted: bool = False
     """Whether audio behind ``audio_ms`` is ignored."""
     outcomes: OutcomeState = OutcomeState()
+    collecting: CollectState = CollectState()
     handled: int | None = None
     """How many messages of the client were handled: all behind START but
     :class:`parley.protocol.Playback`. Their effect is in the state, except for those in ``unfinished``; a

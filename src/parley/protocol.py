@@ -353,6 +353,47 @@ class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return ["yes", "no"] if self.kind == "yes_no" else ["1", "2", "3", "4", "5"]
 
 
+CollectKind: TypeAlias = Literal[
+    "name", "date", "time", "number", "phone", "email", "code", "choice", "text"
+]
+"""What kind of value a field has."""
+
+
+class CollectField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A value that the agent asks the user for and gets exactly: it is read by rules, not by the language model.
+
+    The language model begins it by calling the tool ``collect``. Only English is read.
+    """
+
+    name: Name
+    """Letters, digits, - and _, at most 64."""
+    kind: CollectKind
+    """``date``: ISO 8601. ``time``: ``HH:MM``. ``phone``: digits, perhaps with + in front. ``code``: letters
+    and digits. ``choice``: one of ``values``. ``text``: the user's words as they are."""
+    description: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """For the language model: what it is and when to ask for it (at most 500 characters)."""
+    label: Annotated[str, msgspec.Meta(max_length=80)] = ""
+    """What the agent calls it in questions: ``phone number`` (at most 80 characters). Empty: the name, with
+    spaces."""
+    values: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=60)]], msgspec.Meta(max_length=64)
+    ] = []
+    """Known values, at most 64 of 60 characters; the nearest one is taken. For ``name``, ``choice``, ``code``
+    and ``phone``."""
+    pattern: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Form of a code or number: ``A`` is a letter, ``9`` a digit, ``?`` either; all else is written as it is:
+    ``AA-9999``."""
+    length: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    """Letters and digits of a code, phone number or number. 0: any number of them."""
+    check: Literal["", "luhn", "iban", "isbn", "ean"] = ""
+    """Check digits that a code or number must have."""
+    confirm: Literal["read_back", "if_unsure", "never"] = "read_back"
+    """Whether the value is read back and the user asked whether it is right. ``if_unsure``: only where another
+    value is almost as likely, or the recogniser is not sure."""
+    phrases: Annotated[list[Annotated[str, msgspec.Meta(max_length=100)]], msgspec.Meta(max_length=100)] = []
+    """Names and words that the recogniser favours while the value is asked for, at most 100."""
+
+
 TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
 """Form of ``Start.traceparent``."""
 
@@ -423,6 +464,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     """``strict``: the language model says no number, time, date, price, name or code that is not in the
     system prompt, a tool's result, the user's words or a text of the client. It is held back, and the model
     asked once more; then a fixed sentence is said."""
+    collect: Annotated[list[CollectField], msgspec.Meta(max_length=64)] = []
+    """Values that the agent can ask the user for, at most 64; their names differ."""
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""

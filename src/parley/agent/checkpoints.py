@@ -157,7 +157,7 @@ def _without_audio(snapshot: Snapshot) -> tuple[object, ...]:
         (state.handled, state.unfinished),
         (state.user, state.agent, state.queued, state.messages),
         (state.background, state.announce),
-        state.outcomes,
+        (state.outcomes, state.collecting),
         snapshot.settings,
         snapshot.history,
     )

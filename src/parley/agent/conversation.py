@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Literal, Protocol, TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.agent.collecting.collector import Collector
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.decisions import Decisions
@@ -65,7 +66,7 @@ from parley.timeouts import loop_time
 from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import MAX_CHARACTERS
-from parley.turns.settings import choose_settings
+from parley.turns.settings import PRESETS, TurnSettings, choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
@@ -91,8 +92,8 @@ class Conversation:
     the language model; ``begin_turn`` is called when later utterances belong to another turn of the user;
     ``changed`` when :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as
     a whole when that is taken, or not at all. ``prefix_changed`` is called when a step has changed the prefix
-    of prompts, also where an answer follows at once. ``resume``: the conversation goes on with that of
-    another session.
+    of prompts, also where an answer follows at once. ``listen``: called when the recogniser is to expect
+    other words. ``resume``: the conversation goes on with that of another session.
     """
 
     def __init__(
@@ -109,12 +110,14 @@ class Conversation:
         changed: Callable[[], None],
         whole: Callable[[], AbstractContextManager[None]],
         prefix_changed: Callable[[], None] = lambda: None,
+        listen: Callable[[], None] = lambda: None,
         resume: Resume | None = None,
         trace: Trace = NO_TRACE,
     ) -> None:
         self._changed = changed
         self._whole = whole
         self._prefix_changed = prefix_changed
+        self._listen = listen
         self._resume = resume
         self._finish_commit: Callable[[], None] = _nothing
         self._metrics = metrics
@@ -129,7 +132,14 @@ class Conversation:
         self.outcomes = Outcomes(emit, whole, resume.state.outcomes if resume else None)
         self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
         self._steps = Steps(start.steps, self.outcomes, self._on_step_due)
-        self._built_in = CombinedTools(self._ending, self._steps)
+        self.collector = Collector(
+            start.collect,
+            self.outcomes,
+            self._collected_here,
+            self._on_collecting,
+            resume.state.collecting if resume else None,
+        )
+        self._built_in = CombinedTools(self._ending, self._steps, self.collector)
         self._tools = ToolExecutor(
             start.tools,
             emit,
@@ -168,13 +178,14 @@ class Conversation:
             self._history,
             tools=self._tools,
             make_response=self._make_response,
+            reply=self._reply,
             by_speech=_by_speech(start),
             handler=self,
             count_prepared=engines.speculated,
             trace=trace,
         )
         self._endpointer = Endpointer(
-            choose_settings(start.turn, config.eagerness),
+            self._turn_settings(start),
             language,
             engines.turn,
             deadline_s=config.deadlines.turn_s,
@@ -281,6 +292,7 @@ class Conversation:
             announce=turns.unread,
             muted=muted,
             outcomes=self.outcomes.state,
+            collecting=self.collector.state,
         )
 
     @property
@@ -317,7 +329,7 @@ class Conversation:
             self._history.change(*self._prompt_prefix(start))
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
         self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
-        self._endpointer.change(choose_settings(start.turn, self._config.eagerness))
+        self._endpointer.change(self._turn_settings(start))
         judged = start.turn.detection == "auto"
         self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
         if start.silence != before.silence:
@@ -337,6 +349,34 @@ class Conversation:
         if step is not None and step.tools is not None:
             only = {*step.tools, *(set(self._built_in.names) - self._ending.names)}
         self._tools.change(start.tools, only)
+
+    def _collected_here(self) -> Collection[str] | None:
+        """Names of the fields that can be asked for in this step; None: all."""
+        return None if self._steps.current is None else self._steps.current.collect
+
+    def _on_collecting(self) -> None:
+        """A field is asked for, or no longer."""
+        self._endpointer.change(self._turn_settings(self._start))
+        self._listen()
+        self._changed()
+
+    def _turn_settings(self, start: protocol.Start) -> TurnSettings | None:
+        """How patient the session is: the more so with letters and digits that are said one by one."""
+        settings = choose_settings(start.turn, self._config.eagerness)
+        if not self.collector.dictating:
+            return settings
+        return dataclasses.replace(PRESETS["patient"], manual=settings is not None and settings.manual)
+
+    def _reply(self, text: str) -> str:
+        """What is said verbatim to a turn of the user; empty: the language model answers."""
+        say, note = self.collector.on_turn(text)
+        if say:
+            self._facts.add(say)
+        if note:
+            self._facts.add(note)
+            self._agent_turns.add_message(protocol.Remember(role="system", text=note))
+            self._enter_step(answering=True)
+        return say
 
     @property
     def answering(self) -> bool:
@@ -530,6 +570,7 @@ class Conversation:
         if self._retrieval is not None and not event.is_final and self._start.turn.answer:
             self._retrieval.hear(self._written(f"{self._endpointer.text} {event.text}".strip()))
         if event.is_final:
+            self.collector.on_transcript(event)
             self._untranscribed = False
             self._changed()
             if not self._endpointer.pending and not self._interruptions.undecided:
@@ -557,7 +598,7 @@ class Conversation:
             turns.say(protocol.Respond())
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
-        if self._start.turn.answer:
+        if self._start.turn.answer and self.collector.active is None:
             self._decisions.cancel()
             self._agent_turns.prepare(self._written(text), stopped_at)
 
@@ -566,7 +607,8 @@ class Conversation:
         with self._whole():
             if decision is not None:
                 self._emit(decision)
-            self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
+            written = str if self.collector.active else self._written
+            self._take_turn(dataclasses.replace(user, text=written(user.text)))
             if user.requested:
                 self._end_commit()
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from parley.agent.answer_text import AnswerText, HeldBackError
+from parley.agent.collecting.collector import find_question
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.ending import Ending, find_ending, refuse_ending
@@ -320,6 +321,8 @@ class LlmResponse:
         self._go_to_step()
         if self._begun.over or await self._ends(context):
             return
+        if self._begun.rounds and await self._asks(self._begun.rounds[-1], context):
+            return
         unreadable = 0
         note = ""
         used = sum(bool(answer.calls) for answer in self._begun.rounds)
@@ -329,7 +332,7 @@ class LlmResponse:
             answer = await self._request_round(tools, context, note)
             if answer.calls:
                 await self._complete(answer, context, filler)
-                if await self._ends(context):
+                if await self._ends(context) or await self._asks(answer, context):
                     return
             elif answer.unreadable is None or not tools:
                 break
@@ -359,6 +362,17 @@ class LlmResponse:
                     extra=error.log_extra(),
                 )
         return ending is not None
+
+    async def _asks(self, answer: ToolRound, context: TurnContext) -> bool:
+        """Whether the turn ends with the question for a value, which is said if the model has asked nothing."""
+        question = find_question(answer, self.log.built_in)
+        if question is not None and "?" not in answer.text:
+            self._separate(context)
+            answer.text = f"{answer.text.rstrip()} {question}".lstrip()
+            context.write(question)
+            await self._say(answer, [question], context)
+            context.changed()
+        return question is not None
 
     async def _go_on(self, context: TurnContext, filler: Filler) -> None:
         """Speak what another session has left of the rounds that are over, and get the missing results."""

@@ -103,6 +103,7 @@ class AgentSession:
             metrics=self._metrics,
             changed=self._on_change,
             whole=self._whole,
+            listen=self._listen,
             prefix_changed=partial(self._warm_up, between_answers=True),
             resume=resume,
             trace=self._trace,
@@ -346,9 +347,9 @@ class AgentSession:
         return AsrOptions(
             vad=vad,
             language=start.language,
-            phrases=start.phrases,
+            phrases=[*start.phrases, *self._conversation.collector.phrases],
             phrase_weight=start.phrase_weight,
-            nbest=start.alternatives,
+            nbest=max(start.alternatives, self._conversation.collector.alternatives),
             join_ms=_TURN_CONTEXT_MS,
             # Utterances become turns later, or never: their spans are below that of the call.
             traceparent=self._trace.traceparent,
@@ -359,6 +360,9 @@ class AgentSession:
 
     def _recognizer(self) -> str:
         return self._recognition.model
+
+    def _listen(self) -> None:
+        self._recognition.change(self._asr_options(self._start))  # made after the conversation, too
 
     def _begin_turn(self) -> None:
         self._recognition.begin_turn()  # made after the conversation, which is its handler

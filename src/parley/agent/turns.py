@@ -120,6 +120,8 @@ class AgentTurns:
         history: of the session; only this class adds to it.
         tools: runs the tools of the turn under way.
         make_response: makes the source of the answer to a prompt.
+        reply: called with a turn of the user that is in the history; returns the text that answers it, or
+            empty: the language model does.
         by_speech: whether speech interrupts; typed text and the client always do.
         handler: receives events.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
@@ -134,6 +136,7 @@ class AgentTurns:
         *,
         tools: ToolExecutor,
         make_response: MakeResponse,
+        reply: Callable[[str], str],
         by_speech: bool,
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
@@ -147,6 +150,7 @@ class AgentTurns:
         self._history_writer = HistoryWriter(history)
         self._tools = tools
         self._make_response = make_response
+        self._reply = reply
         self._handler = handler
         config = output.config
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
@@ -314,12 +318,15 @@ class AgentTurns:
             user, self._unhandled = _joined(self._unhandled, user), None
         self._unanswered = self._unread = False
         prepared = self._preemptive.take(user.text)
+        reply = ""
         if user.text:
             self._history.add_user(user.text)
+            reply = self._reply(user.text)
         timing = TurnTiming(user, self._preemptive.budget.end_turn(), speculated=prepared is not None)
         self._handler.on_turn_started()
         if prepared is None:
-            turn = self._make(self._make_response(SystemPrompt(self._history)), since=user.stopped_at)
+            source = FixedText(reply) if reply else self._make_response(SystemPrompt(self._history))
+            turn = self._make(source, since=user.stopped_at)
             self._begin(turn, self._run(turn), timing)
         else:
             prepared.prompt.drop_draft()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from parley.agent.collecting.collector import COLLECT, check_fields
 from parley.agent.config import AgentConfig
 from parley.agent.decisions import check_decisions
 from parley.agent.ending import EndingTools
@@ -104,6 +105,7 @@ def check_start(
             raise InvalidMessageError(f"tool {tool.name!r}: the option {option} has a tool of this name")
     offered = [*names, *(server_tools.names if server_tools else ()), *EndingTools(start.ending).names]
     check_steps(start, offered)
+    check_fields(start)
 
 
 def _check_built_in(start: Start, server_tools: ServerTools | None) -> Mapping[str, str]:
@@ -114,6 +116,8 @@ def _check_built_in(start: Start, server_tools: ServerTools | None) -> Mapping[s
             raise InvalidMessageError(f"ending.transfers has two targets {name!r}")
     names = dict.fromkeys(EndingTools(start.ending).names, "ending")
     names |= dict.fromkeys(step_tools(start.steps), "steps")
+    if start.collect:
+        names[COLLECT] = "collect"
     for name, option in names.items():
         if server_tools and name in server_tools.names:
             raise InvalidMessageError(f"{option}: the server has a tool {name!r} of its own")

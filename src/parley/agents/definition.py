@@ -12,6 +12,7 @@ from parley.protocol import (
     MAX_STEPS,
     AgentSummary,
     BargeInOptions,
+    CollectField,
     DecisionQuestion,
     EndingOptions,
     Language,
@@ -132,6 +133,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """Questions about the conversation, at most 16; each answer is an event `decision`."""
     facts: Literal["off", "strict"] = "off"
     """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
+    collect: Annotated[list[CollectField], msgspec.Meta(max_length=64)] = []
+    """Values that the agent can ask the user for."""
     page: PageSettings = PageSettings()
     """How a page shows the agent."""
     telephone: TelephoneSettings = TelephoneSettings()

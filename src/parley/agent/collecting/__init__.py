@@ -1,0 +1,1 @@
+"""Collecting exact data: names, dates, numbers, codes and addresses that the user says."""

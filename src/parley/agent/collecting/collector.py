@@ -1,0 +1,208 @@
+"""Collecting in a session: the tool ``collect``, and what becomes of the user's turns while a field is active."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from parley.agent.collecting import wording
+from parley.agent.collecting.dialogue import Dialogue, Outcome
+from parley.agent.collecting.reading import Heard
+from parley.agent.memory import ToolRound
+from parley.agent.outcomes import Outcomes
+from parley.checkpoint import CollectState
+from parley.errors import InvalidMessageError
+from parley.languages import primary_language
+from parley.names import suggest_name
+from parley.protocol import CollectField, Start, Tool, Transcript
+from parley.tools.base import ReportProgress, ToolOutcome
+
+COLLECT = "collect"
+_ASK = "ask"
+_ALTERNATIVES = 5
+_MOST_HEARD = 16
+_DESCRIPTION = (
+    "Gets a value from the user exactly. Call it where you need one of these, alone and with your question for "
+    "it in the same answer; the value comes in a later message. Possible are: {}"
+)
+_NOTE = "The value of {}, exactly as the user gave it: {}"
+_GIVEN_UP = "The value of {} could not be understood. Say so, and go on without it."
+
+
+class Collector:
+    """The fields of a session, and :class:`parley.tools.base.ServerTools` to ask for them.
+
+    Args:
+        fields: that can be asked for.
+        outcomes: get the values.
+        offered: names of the fields that can be asked for now; None: all.
+        on_change: called when a field becomes active, or is no longer.
+        begun: the state of another session, which this one goes on with.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[CollectField],
+        outcomes: Outcomes,
+        offered: Callable[[], Collection[str] | None],
+        on_change: Callable[[], None],
+        begun: CollectState | None = None,
+    ) -> None:
+        self._fields = tuple(fields)
+        self._outcomes = outcomes
+        self._offered = offered
+        self._on_change = on_change
+        self._dialogue = Dialogue(fields, begun)
+        self._heard: deque[Transcript] = deque(maxlen=_MOST_HEARD)
+        self.names = frozenset({COLLECT} if fields else ())
+        """The name of the tool."""
+
+    # --- the tool ---------------------------------------------------------------------------
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tool for the fields that can be asked for now."""
+        offered = self._offered()
+        fields = [one for one in self._fields if offered is None or one.name in offered]
+        return [_make_tool(fields)] if fields else []
+
+    def timeout_s(self, name: str) -> float | None:  # noqa: ARG002 - of the protocol
+        """It returns at once."""
+        return None
+
+    async def call(
+        self,
+        name: str,  # noqa: ARG002 - of the protocol
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",  # noqa: ARG002
+        on_progress: ReportProgress | None = None,  # noqa: ARG002
+    ) -> ToolOutcome:
+        """Ask for a field: the user's next turns are read as its value."""
+        question = self._dialogue.ask(arguments["field"])
+        self._heard.clear()
+        self._on_change()
+        return ToolOutcome({_ASK: question})
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+    # --- the user's turns -------------------------------------------------------------------
+
+    @property
+    def state(self) -> CollectState:
+        """What another session needs to go on."""
+        return self._dialogue.state
+
+    @property
+    def active(self) -> CollectField | None:
+        """The field that the user is asked for; None: there is none."""
+        return self._dialogue.active
+
+    @property
+    def alternatives(self) -> int:
+        """Hypotheses that the recogniser is to give."""
+        return _ALTERNATIVES if self.active else 0
+
+    @property
+    def phrases(self) -> list[str]:
+        """What the recogniser is to favour."""
+        return [*self.active.phrases, *self.active.values] if self.active else []
+
+    @property
+    def dictating(self) -> bool:
+        """Whether the user may say letters or digits one by one, with pauses between them."""
+        field = self.active
+        spelled = field is not None and field.kind in ("name", "number", "phone", "email", "code")
+        return spelled and self.state.phase == "value"
+
+    def on_transcript(self, event: Transcript) -> None:
+        """A final transcript."""
+        if self.active and event.text:
+            self._heard.append(event)
+
+    def on_turn(self, text: str) -> tuple[str, str]:
+        """Handle a turn of the user.
+
+        Returns:
+            What is said verbatim, and what the language model reads behind the turn; empty: nothing. If both
+            are empty, the turn is the language model's alone.
+        """
+        if self.active is None:
+            return "", ""
+        # Of the server's clock: in which time zone the user is, is not known.
+        outcome = self._dialogue.on_turn(self._take(text), datetime.now(UTC).astimezone().date())
+        self._on_change()
+        return outcome.say, self._finish(outcome)
+
+    def _take(self, text: str) -> Heard:
+        """The text, with what the recogniser has said about it."""
+        events = [event for event in self._heard if event.text.strip() in text]
+        self._heard.clear()
+        if not events:
+            return Heard(text)
+        alone = events[-1] if events[-1].text.strip() == text.strip() else None
+        others = tuple(one.text for one in alone.alternatives[1:]) if alone else ()
+        return Heard(text, min(event.confidence for event in events), others)
+
+    def _finish(self, outcome: Outcome) -> str:
+        if not outcome.field:
+            return ""
+        if not outcome.value:
+            return _GIVEN_UP.format(outcome.field)
+        self._outcomes.set_collected(outcome.field, outcome.value, confirmed=outcome.confirmed)
+        return _NOTE.format(outcome.field, outcome.value)
+
+
+def find_question(answer: ToolRound, built_in: Collection[str]) -> str | None:
+    """The question of the dialogue that a round has begun; None: it has not, or has called other tools too."""
+    if not answer.calls or COLLECT not in built_in or any(call.name != COLLECT for call in answer.calls):
+        return None
+    try:
+        result = msgspec.json.decode(answer.results.get(answer.calls[-1].id, ""))
+    except msgspec.DecodeError:
+        return None
+    question = result.get(_ASK) if isinstance(result, dict) else None
+    return question if isinstance(question, str) else None
+
+
+def _make_tool(fields: Sequence[CollectField]) -> Tool:
+    listed = "; ".join(f"{one.name} ({one.description or wording.label(one)})" for one in fields)
+    parameters = {
+        "type": "object",
+        "properties": {"field": {"type": "string", "enum": [one.name for one in fields]}},
+        "required": ["field"],
+    }
+    return Tool(name=COLLECT, description=_DESCRIPTION.format(listed), parameters=parameters)
+
+
+def check_fields(start: Start) -> None:
+    """Refuse fields that cannot be collected, and steps that name other ones.
+
+    Raises:
+        InvalidMessageError: the text names the field.
+    """
+    names = [field.name for field in start.collect]
+    if names and primary_language(start.language) != wording.LANGUAGE:
+        raise InvalidMessageError(f"collect: only English is read, and the language is {start.language!r}")
+    for number, field in enumerate(start.collect):
+        at = f"collect[{number}]"
+        if names.index(field.name) < number:
+            raise InvalidMessageError(f"{at}.name: there are two fields {field.name!r}")
+        if field.kind == "choice" and not field.values:
+            raise InvalidMessageError(f"{at}.values: a choice needs them")
+        if field.values and field.kind not in ("choice", "name", "code", "phone"):
+            raise InvalidMessageError(f"{at}.values: a {field.kind} has none")
+        for option in ("pattern", "length", "check"):
+            if getattr(field, option) and field.kind not in ("code", "phone", "number"):
+                raise InvalidMessageError(f"{at}.{option}: a {field.kind} has none")
+    for number, step in enumerate(start.steps):
+        wanted = [("collect", name) for name in step.collect or ()]
+        wanted += [(f"next[{at}].collected", name) for at, way in enumerate(step.next) for name in way.collected]
+        for place, name in wanted:
+            if name not in names:
+                raise InvalidMessageError(f"steps[{number}].{place}: no field {name!r}{suggest_name(name, names)}")

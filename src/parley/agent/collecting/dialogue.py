@@ -1,0 +1,146 @@
+"""The dialogue that collects one value at a time: the user's turns in, fixed texts and values out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import msgspec
+
+from parley.agent.collecting import wording
+from parley.agent.collecting.corrections import correct
+from parley.agent.collecting.reading import Doubt, Heard, Reading, has_letters, read
+from parley.agent.collecting.spelling import Spelled, spell
+from parley.checkpoint import CollectState
+from parley.protocol import CollectField
+
+_MOST_ATTEMPTS = 3
+"""Answers that were no possible value; then the field is given up."""
+_MOST_LEFT = 3
+"""Answers about something else; then it is given up too."""
+_SURE = 0.6
+"""Confidence of the recogniser from which ``if_unsure`` does without a read-back."""
+_LONGEST_CHOICE = 12
+"""Characters of two values of which the user is asked to choose one; longer codes are said again."""
+_SHORT = 3
+"""Words behind a "no" that need not be understood."""
+_DENIAL = re.compile(r"^(?:(?:no|nope|sorry|wrong|not quite|that'?s wrong|incorrect)\b[\s,.!]*)+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What follows a turn of the user."""
+
+    say: str = ""
+    """Spoken verbatim; empty: the language model answers."""
+    field: str = ""
+    """The field that is done; empty: none is."""
+    value: str = ""
+    """Its value; empty: it was given up."""
+    confirmed: bool = False
+
+
+class Dialogue:
+    """Asks for the fields of a session, one at a time.
+
+    ``begun``: the state of another session, which this one goes on with.
+    """
+
+    def __init__(self, fields: Sequence[CollectField], begun: CollectState | None = None) -> None:
+        self._fields = {field.name: field for field in fields}
+        begun = begun or CollectState()
+        self.state = begun if begun.field in self._fields else CollectState()
+        """What is being asked."""
+        self._spelled: Spelled | None = None
+        if self.active and self.state.value:
+            self._spelled = spell(self.state.value, letters=has_letters(self._fields[self.state.field]))
+
+    @property
+    def active(self) -> CollectField | None:
+        """The field that the user is asked for; None: there is none."""
+        return self._fields.get(self.state.field)
+
+    def ask(self, name: str) -> str:
+        """Begin to ask for a field; returns the question."""
+        self.state, self._spelled = CollectState(field=name), None
+        return wording.ask(self._fields[name])
+
+    def stop(self) -> None:
+        """Ask for nothing any more."""
+        self.state, self._spelled = CollectState(), None
+
+    def on_turn(self, heard: Heard, today: date) -> Outcome:
+        """Handle a turn of the user while a field is active."""
+        field, state = self.active, self.state
+        if field is None:
+            return Outcome()
+        text = heard.text.strip()
+        denied = wording.is_no(text)
+        if state.phase == "confirm" and wording.is_yes(text):
+            return self._done(state.value, confirmed=True)
+        doubt = Doubt(state.one, state.other, state.place) if state.phase == "part" else None
+        rest = _DENIAL.sub("", text)
+        if state.value:
+            changed = correct(field, state.value, text, doubt)
+            if changed and (changed != state.value or doubt is not None):
+                self._spelled = None
+                return self._accept(field, changed, sure=False)
+        if rest and not (state.phase == "confirm" and field.kind in ("text", "name") and not denied):
+            reading = read(field, Heard(rest, heard.confidence, heard.alternatives), today, self._spelled)
+            if reading.value and reading.value == state.value and state.phase == "confirm" and not denied:
+                return self._done(state.value, confirmed=True)
+            if reading.tried:
+                return self._take(field, reading, heard)
+        if denied and len(rest.split()) <= _SHORT and state.value:
+            return self._again(field, wording.ask_wrong(field))
+        return self._leave(state)
+
+    def _take(self, field: CollectField, reading: Reading, heard: Heard) -> Outcome:
+        self._spelled = reading.spelled
+        doubt = reading.doubt
+        if doubt is not None and doubt.place < 0 and len(doubt.one) > _LONGEST_CHOICE and not field.values:
+            reading, doubt = Reading(spelled=reading.spelled, tried=True), None
+        if not reading.value:
+            said = reading.spelled.text if reading.spelled else ""
+            last = self.state.attempts + 2 >= _MOST_ATTEMPTS
+            return self._again(field, wording.ask_again(field, said, last=last))
+        if doubt is not None and field.confirm != "never":
+            self._change(
+                phase="part", value=reading.value, one=doubt.one, other=doubt.other, place=doubt.place
+            )
+            return Outcome(wording.ask_part(field, reading.value, doubt))
+        return self._accept(field, reading.value, sure=heard.confidence >= _SURE)
+
+    def _accept(self, field: CollectField, value: str, *, sure: bool) -> Outcome:
+        if field.confirm == "never" or (field.confirm == "if_unsure" and sure):
+            return self._done(value, confirmed=False)
+        self._change(phase="confirm", value=value)
+        return Outcome(wording.read_back(field, value))
+
+    def _again(self, field: CollectField, text: str) -> Outcome:
+        attempts = self.state.attempts + 1
+        if attempts >= _MOST_ATTEMPTS:
+            self.stop()
+            return Outcome(field=field.name)
+        self._change(phase="value", attempts=attempts)
+        return Outcome(text)
+
+    def _leave(self, state: CollectState) -> Outcome:
+        """The user speaks of something else: the language model answers, and the field stays active."""
+        left = state.left + 1
+        if left >= _MOST_LEFT:
+            self.stop()
+            return Outcome(field=state.field)
+        self._change(left=left)
+        return Outcome()
+
+    def _done(self, value: str, *, confirmed: bool) -> Outcome:
+        name = self.state.field
+        self.stop()
+        return Outcome(field=name, value=value, confirmed=confirmed)
+
+    def _change(self, **changes: object) -> None:
+        cleared = {"one": "", "other": "", "place": -1} if "phase" in changes else {}
+        self.state = msgspec.structs.replace(self.state, **{**cleared, **changes})

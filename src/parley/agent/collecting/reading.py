@@ -1,0 +1,310 @@
+"""What a user has said as a value of a field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, time
+
+from parley.agent.collecting.checks import CHECKS, fits, places_of, write
+from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, sound_alike, spell
+from parley.asr.itn import inverse_normalizer
+from parley.protocol import CollectField
+from parley.spoken import read_day, read_time
+
+MAX_TEXT = 600
+"""Characters of one turn that are read; the rest is left out."""
+_MARGIN = 1.5
+"""A value is sure if the next one that is possible costs so much more (nepers)."""
+_MOST_DISTANCE = 0.34
+"""Of a known value, in changes for each of its characters."""
+_LEAST_AHEAD = 0.15
+"""The nearest known value is sure if the next one is farther by so much."""
+_MOST_COMPARED = 100
+"""Characters that are compared with known values."""
+_ALIKE = 0.5
+_MOST_WORDS = 6
+_TELEPHONE = range(3, 16)
+_LEAST_SPELLED = 3
+_LEAD = re.compile(
+    r"^(?:(?:well|yes|yeah|sure|okay|hi|hello|so|uh|um|er|it'?s|it is|that'?s|that is|this is|i'?m|i am|the|my|"
+    r"(?:full |first |last |family |sur)?name|is|called|under|make it|no|sorry|actually|here)\b[\s,.!]*)+",
+    re.IGNORECASE,
+)
+_SPELLED = re.compile(r"\b(?:that'?s |it'?s |that is |i )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE)
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
+_DECIMAL = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+_SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
+_write_email = inverse_normalizer("en")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A turn of the user."""
+
+    text: str
+    confidence: float = 1.0
+    """Of the recogniser, 0-1; 1 for keys and typed text."""
+    alternatives: tuple[str, ...] = ()
+    """Other hypotheses of the recogniser, the likeliest first."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What has to be asked."""
+
+    one: str
+    other: str
+    place: int = -1
+    """Of the letter or digit in the value; -1: the whole value is ``one`` or ``other``."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text read as a value."""
+
+    value: str = ""
+    """Empty: it is none, or not a possible one."""
+    doubt: Doubt | None = None
+    spelled: Spelled | None = None
+    """Its letters and digits, where it has any."""
+    tried: bool = False
+    """Whether the user has tried to say a value."""
+
+
+def read(field: CollectField, heard: Heard, today: date, earlier: Spelled | None = None) -> Reading:
+    """Read what was said.
+
+    Args:
+        field: what is asked for.
+        heard: what the recogniser has written.
+        today: for dates such as "tomorrow".
+        earlier: letters and digits of an earlier try, which are combined with these.
+    """
+    text = heard.text[:MAX_TEXT].strip()
+    match field.kind:
+        case "phone" | "code":
+            return _read_code(field, heard, earlier)
+        case "number":
+            return _read_number(field, heard, earlier)
+        case "email":
+            return _read_email(field, text)
+        case "date" | "time":
+            return _read_moment(field, text, today)
+        case "choice":
+            return _nearest(field, text)
+        case "name":
+            return _read_name(field, text)
+        case "text":
+            return Reading(text, tried=bool(text))
+
+
+def in_form(field: CollectField, code: str) -> str | None:
+    """The value that letters and digits are, if they can be one of the field."""
+    plain = code.removeprefix("+")
+    if field.length and len(plain) != field.length:
+        return None
+    if field.kind == "phone" and len(plain) not in _TELEPHONE:
+        return None
+    if field.check and not CHECKS[field.check](plain):
+        return None
+    return write(code, field.pattern) if field.pattern else code or None
+
+
+def has_letters(field: CollectField) -> bool:
+    """Whether letters may be in a value that is spelled."""
+    return field.kind in ("code", "name", "email") and (
+        not field.pattern or any(one.isalpha() or one == "?" for one in places_of(field.pattern))
+    )
+
+
+def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Reading:
+    letters = has_letters(field)
+    texts = [one[:MAX_TEXT] for one in (heard.text, *heard.alternatives)]
+    found = [spell(one, letters=letters, confidence=heard.confidence) for one in texts]
+    own = found[0]
+    asked = heard.text.rstrip().endswith("?") and bool(own.rest)
+    if not own.groups or asked or len(own.rest) > len(own.groups) // 2 + 1:
+        return Reading()
+    if earlier is not None:
+        own = combine(earlier, own)
+    lattices = [_in_mask(own, field.pattern), *found[1:]]
+    if field.values:
+        return _nearest_code(field, own)
+    best: tuple[str, float] | None = None
+    for text, cost in hypotheses(*lattices):
+        value = in_form(field, text)
+        if value is None:
+            continue
+        if best is None:
+            best = value, cost
+        elif cost - best[1] >= _MARGIN:
+            break
+        elif (doubt := _difference(best[0], value)) is not None:
+            return Reading(best[0], doubt, own, tried=True)
+    return Reading(best[0] if best else "", None, own, tried=True)
+
+
+def _in_mask(spelled: Spelled, mask: str) -> Spelled:
+    """Without the options that cannot stand where they are."""
+    places = places_of(mask)
+    if len(spelled.groups) != len(places):
+        return spelled
+    groups = []
+    for group, place in zip(spelled.groups, places, strict=True):
+        options = tuple(one for one in group.options if len(one[0]) == 1 and fits(one[0], place))
+        groups.append(Group(options or group.options, group.sure))
+    return Spelled(tuple(groups), spelled.rest)
+
+
+def _difference(one: str, other: str) -> Doubt | None:
+    """Where two values differ, if that is a single place or the whole."""
+    if len(one) != len(other):
+        return Doubt(one, other)
+    places = [index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
+    if len(places) == 1:
+        return Doubt(one[places[0]], other[places[0]], places[0])
+    return Doubt(one, other)
+
+
+def _read_number(field: CollectField, heard: Heard, earlier: Spelled | None) -> Reading:
+    text = re.sub(r"\b(?:for|to|too|won|ate)\b", " ", heard.text[:MAX_TEXT].lower())
+    words = re.findall(r"[a-z]+|\d+", text)
+    decimals = _DECIMAL.findall(text)
+    if _SCALES.keys() & set(words):
+        number = _cardinal(words)
+        value = None if number is None else in_form(field, str(number))
+        return Reading(value or "", tried=True)
+    if len(decimals) == 1 and not {"double", "triple"} & set(words) and not field.check:
+        value = in_form(field, decimals[0].replace(",", ""))
+        return Reading(value or "", None, spell(text, letters=False), tried=True)
+    if "point" in words:
+        whole, _, part = text.partition("point")
+        groups = [spell(one, letters=False).text for one in (whole, part)]
+        return Reading(in_form(field, ".".join(groups)) or "" if all(groups) else "", tried=True)
+    return _read_code(field, replace(heard, text=text), earlier)
+
+
+def _cardinal(words: Sequence[str]) -> int | None:
+    """The number of words such as "two hundred and five"."""
+    total = current = 0
+    found = False
+    for word in words:
+        if scale := _SCALES.get(word):
+            current = max(current, 1) * scale
+            if scale > 100:
+                total, current = total + current, 0
+        elif word not in ("and", "a") and (digits := spell(word, letters=False).text.removeprefix("+")):
+            current, found = current + int(digits), True
+    return total + current if found and total + current < 10**12 else None
+
+
+def _read_email(field: CollectField, text: str) -> Reading:
+    del field
+    plain = re.sub(r"\bat the rate(?: of)?\b|\bat sign\b", "at", text, flags=re.IGNORECASE)
+    plain = re.sub(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", r"\1 ", plain, flags=re.IGNORECASE)
+    found = _EMAIL.search(_write_email(plain))
+    if found is None:
+        joined = _joined_email(plain)
+        found = _EMAIL.fullmatch(joined)
+    if found is None:
+        return Reading(tried="at" in text.lower().split() or "@" in text)
+    return Reading(found[0].lower().rstrip("."), tried=True)
+
+
+def _joined_email(text: str) -> str:
+    """An address whose words were not written together."""
+    signs = {"at": "@", "dot": ".", "point": ".", "period": ".", "underscore": "_", "dash": "-", "hyphen": "-", "minus": "-", "plus": "+"}  # fmt: skip
+    parts = re.findall(r"[\w@.+-]+", _LEAD.sub("", text).lower())
+    at = 0
+    while at < len(parts) and parts[at] in ("email", "e-mail", "mail", "address", "is", "it's", "the", "my"):
+        at += 1
+    pieces = []
+    for part in parts[at : at + 4 * _MOST_WORDS]:
+        part = part.strip("-") if part != "-" else part
+        digits = spell(part, letters=False).text if part not in ("to", "for") else ""
+        pieces.append(signs.get(part) or (digits if digits and not part.isdecimal() else part))
+    return re.sub(r"\.{2,}", ".", "".join(pieces)).strip(".")
+
+
+def _read_moment(field: CollectField, text: str, today: date) -> Reading:
+    try:
+        if field.kind == "date":
+            return Reading(read_day(text, today).isoformat(), tried=True)
+        found = _time_in(text)
+        return Reading(found.isoformat("minutes"), tried=True)
+    except ValueError:
+        return Reading(tried=bool(re.search(r"\d", text)) and len(text.split()) <= _MOST_WORDS)
+
+
+def _time_in(text: str) -> time:
+    """The time in a sentence: the longest run of its words that is one."""
+    words = re.sub(r"[,!?]", " ", text).rstrip(".").split()[: 4 * _MOST_WORDS]
+    for length in range(min(len(words), _MOST_WORDS), 0, -1):
+        for begin in range(len(words) - length + 1):
+            try:
+                return read_time(" ".join(words[begin : begin + length]))
+            except ValueError:
+                continue
+    raise ValueError(text)
+
+
+def _read_name(field: CollectField, text: str) -> Reading:
+    said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
+    plain = _LEAD.sub("", said).strip(" ,.!?")
+    spelled = spell(behind or plain, letters=True)
+    named = sum(len(one) == 1 or one.lower() in WORDS for one in re.findall(r"[^\W\d_]+", behind or plain))
+    if len(spelled.groups) >= _LEAST_SPELLED and named >= _LEAST_SPELLED:
+        first = plain.split()[:-1] if behind else [one for one in plain.split() if len(one) > 1 and one in spelled.rest]
+        last = spelled.text.capitalize()
+        before = " ".join(one.strip(",.").capitalize() for one in first if one[:1].isalpha())
+        if before.lower().endswith(last.lower()):
+            before = before[: -len(last)].strip()
+        return Reading(f"{before} {last}".strip(), None, spelled, tried=True)
+    if field.values:
+        return _nearest(field, plain)
+    words = plain.split()
+    is_name = 0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"\d", plain)
+    return Reading(" ".join(word[:1].upper() + word[1:] for word in words) if is_name else "", tried=is_name)
+
+
+def _nearest(field: CollectField, text: str) -> Reading:
+    """The known value that is nearest to some of the words."""
+    plain = _plain(text)[:_MOST_COMPARED]
+    if not plain:
+        return Reading()
+    found = sorted((_distance(_plain(one), plain) / max(1, len(_plain(one))), one) for one in field.values)
+    return _chosen(found)
+
+
+def _nearest_code(field: CollectField, spelled: Spelled) -> Reading:
+    text = spelled.text
+    codes = [(one, "".join(filter(str.isalnum, one)).upper()) for one in field.values]
+    found = sorted((_distance(code, text, whole=True) / max(1, len(code)), one) for one, code in codes)
+    reading = _chosen(found)
+    return Reading(reading.value, reading.doubt, spelled, tried=True)
+
+
+def _chosen(found: Sequence[tuple[float, str]]) -> Reading:
+    if not found or found[0][0] > _MOST_DISTANCE:
+        return Reading()
+    doubt = None
+    if len(found) > 1 and found[1][0] - found[0][0] < _LEAST_AHEAD:
+        doubt = Doubt(found[0][1], found[1][1])
+    return Reading(found[0][1], doubt, tried=True)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.lower())
+
+
+def _distance(value: str, text: str, *, whole: bool = False) -> float:
+    """Changes that make a part of the text (``whole``: all of it) the value."""
+    row = [float(index) if whole else 0.0 for index in range(len(text) + 1)]
+    for number, one in enumerate(value, 1):
+        before, row = row, [float(number)]
+        for index, other in enumerate(text, 1):
+            same = 0.0 if one == other else _ALIKE if sound_alike(one.upper(), other.upper()) else 1.0
+            row.append(min(before[index - 1] + same, before[index] + 1, row[-1] + 1))
+    return row[-1] if whole else min(row)
