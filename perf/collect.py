@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from parley.agent.collecting.checks import iban, luhn
 from parley.agent.collecting.dialogue import Dialogue, Outcome
-from parley.agent.collecting.reading import Heard
+from parley.agent.collecting.reading import Heard, read
 from parley.agent.collecting.spelling import WORDS
 from parley.asr.itn import inverse_normalizer
 from parley.asr.messages import AsrOptions
 from parley.launcher.options import ROOT
-from parley.protocol import CollectField
-from parley.spoken import read_day, read_time, say_time
+from parley.protocol import CollectField, CollectKind
+from parley.spoken import say_time_of
 from parley_testing.line import Line as TelephoneLine
 from parley_testing.voices import KOKORO, Line, LineCache
 
@@ -43,13 +43,16 @@ _DIGITS = "zero one two three four five six seven eight nine".split()
 _WORD = {letter: word.capitalize() for word, letter in WORDS.items()}
 _BATCH = 20
 """Lines that are spoken together; each batch goes into the cache."""
+_NAMED_PLACES = 12
 _JOIN_MS = 20_000
 _PACKET = RATE // 50
 _NAMES = (
     "Anna Miller, Peter Smyth, Laura Jansen, Tom Becker, Maria Gomez, David Hughes, Emma Fischer, Paul Novak, "
     "Nina Patel, Oscar Brandt, Helen Carver, Victor Stone"
 ).split(", ")
-_CHOICES = "Garden room, Sea view, Roof terrace, Wine cellar, Corner table, Quiet floor, Family suite".split(", ")
+_CHOICES = "Garden room, Sea view, Roof terrace, Wine cellar, Corner table, Quiet floor, Family suite".split(
+    ", "
+)
 _HOSTS = ("example.com", "gmail.com", "parley.org")
 
 
@@ -57,7 +60,7 @@ _HOSTS = ("example.com", "gmail.com", "parley.org")
 class Case:
     """One caller, and what comes of it."""
 
-    field: CollectField
+    what: CollectField
     truth: str
     first: str
     """What the caller says first."""
@@ -72,13 +75,13 @@ class Case:
     dialogue: Dialogue = field(init=False)
 
     def __post_init__(self) -> None:
-        self.dialogue = Dialogue([self.field])
-        self.dialogue.ask(self.field.name)
+        self.dialogue = Dialogue([self.what])
+        self.dialogue.ask(self.what.name)
 
     @property
     def free(self) -> bool:
         """Whether the best transcript has the value."""
-        return _has(self.field.kind, self.heard, self.truth)
+        return _has(self.what.kind, self.heard, self.truth)
 
 
 def cases(count: int) -> list[Case]:
@@ -101,7 +104,15 @@ def cases(count: int) -> list[Case]:
         add(code, f"It's {_plain(code)}.", f"{_slow(code)}.", kind="code", pattern="AA9999")
         card = digits(15)
         card = next(card + last for last in "0123456789" if luhn(card + last))
-        add(card, f"{_grouped(card, 4)}.", f"{_slow(card)}.", kind="code", length=16, check="luhn", pattern="9" * 16)
+        add(
+            card,
+            f"{_grouped(card, 4)}.",
+            f"{_slow(card)}.",
+            kind="code",
+            length=16,
+            check="luhn",
+            pattern="9" * 16,
+        )
         account = digits(18)
         account = next(f"DE{check:02}{account}" for check in range(2, 99) if iban(f"DE{check:02}{account}"))
         add(account, f"{_plain(account[:2])}, {_grouped(account[2:], 2)}.", f"{_slow(account)}.", kind="code",
@@ -109,17 +120,22 @@ def cases(count: int) -> list[Case]:
         name = _NAMES[index % len(_NAMES)]
         last = name.split()[1]
         spelled = ", ".join(last.upper())
-        add(name, f"My name is {name}. {last} is spelled {spelled}.", f"{name}, spelled {_slow(last)}.", kind="name")
+        add(
+            name,
+            f"My name is {name}. {last} is spelled {spelled}.",
+            f"{name}, spelled {_slow(last)}.",
+            kind="name",
+        )
         host = draw.choice(_HOSTS)
         local = f"{name.split()[0].lower()}.{last.lower()}"
         at_host = host.replace(".", " dot ")
         add(f"{local}@{host}", f"My email is {local.replace('.', ' dot ')} at {at_host}.",
             f"{_slow(local)} at {at_host}.", kind="email")  # fmt: skip
         day = _TODAY + timedelta(days=draw.randrange(1, 300))
-        said = f"{day:%B} {day.day}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10 * (day.day // 10 != 1), 'th')}"
+        said = f"{day:%B} {day.day}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10 * (day.day // 10 != 1), 'th') }"
         add(day.isoformat(), f"On {said}, please.", f"{said}.", kind="date")
         clock = f"{draw.randrange(24):02}:{draw.choice((0, 15, 30, 40)):02}"
-        when = say_time(read_time(clock))
+        when = say_time_of(clock)
         add(clock, f"At {when}, please.", f"{when}.", kind="time")
         number = str(draw.randrange(11, 100))
         add(number, f"We are {number}.", f"{_slow(number)}.", kind="number")
@@ -129,7 +145,9 @@ def cases(count: int) -> list[Case]:
 
 
 def _grouped(digits: str, size: int = 3) -> str:
-    return ", ".join(" ".join(_DIGITS[int(one)] for one in digits[at : at + size]) for at in range(0, len(digits), size))
+    return ", ".join(
+        " ".join(_DIGITS[int(one)] for one in digits[at : at + size]) for at in range(0, len(digits), size)
+    )
 
 
 def _plain(code: str) -> str:
@@ -139,7 +157,11 @@ def _plain(code: str) -> str:
 def _slow(text: str) -> str:
     """Digits one by one, letters with a word of the spelling alphabet."""
     parts = [
-        _DIGITS[int(one)] if one.isdecimal() else f"{one.upper()} as in {_WORD[one.upper()]}" if one.isalpha() else "dot"
+        _DIGITS[int(one)]
+        if one.isdecimal()
+        else f"{one.upper()} as in {_WORD[one.upper()]}"
+        if one.isalpha()
+        else "dot"
         for one in text
         if one.isalnum() or one == "."
     ]
@@ -154,8 +176,15 @@ def answer(case: Case) -> str:
     if state.phase == "confirm":
         if state.value == case.truth:
             return "Yes, that's right."
-        wrong = [at for at, pair in enumerate(zip(state.value, case.truth, strict=False)) if len(set(pair)) > 1]
-        if len(state.value) == len(case.truth) and len(wrong) == 1 and wrong[0] < 12 and case.field.kind == "code":  # noqa: PLR2004
+        wrong = [
+            at for at, pair in enumerate(zip(state.value, case.truth, strict=False)) if len(set(pair)) > 1
+        ]
+        if (
+            len(state.value) == len(case.truth)
+            and len(wrong) == 1
+            and wrong[0] < 12
+            and case.what.kind == "code"
+        ):
             return f"No, not {_plain(state.value[wrong[0]])}, {_slow(case.truth[wrong[0]])}."
         return f"No, {case.again}"
     if state.phase == "part" and state.place >= 0:
@@ -163,14 +192,9 @@ def answer(case: Case) -> str:
     return case.truth if state.phase == "part" and case.truth in (state.one, state.other) else case.again
 
 
-def _has(kind: str, text: str, truth: str) -> bool:
-    try:
-        if kind == "date":
-            return read_day(text, _TODAY).isoformat() == truth
-        if kind == "time":
-            return read_time(text).isoformat("minutes") == truth
-    except ValueError:
-        return False
+def _has(kind: CollectKind, text: str, truth: str) -> bool:
+    if kind in ("date", "time"):
+        return read(CollectField(name="value", kind=kind), Heard(text), _TODAY).value == truth
     written = inverse_normalizer("en")(text)
     return re.sub(r"[^\w@]|_", "", truth).lower() in re.sub(r"[^\w@]|_", "", written).lower()
 
@@ -206,20 +230,22 @@ def run(found: Sequence[Case], callers: Callers) -> None:
     callers.speak([Line(one.first, one.voice) for one in found])
     for seed, one in enumerate(found):
         one.heard = callers.hear(Line(one.first, one.voice), seed, ()).text
-        heard = callers.hear(Line(one.first, one.voice), seed, one.field.values)
+        heard = callers.hear(Line(one.first, one.voice), seed, one.what.values)
         one.asked = one.dialogue.on_turn(heard, _TODAY)
         one.value, one.reply = one.asked.value, answer(one)
     callers.speak([Line(one.reply, one.voice) for one in found if one.reply])
     for seed, one in enumerate(found):
         if one.reply:
-            heard = callers.hear(Line(one.reply, one.voice), len(found) + seed, one.field.values)
+            heard = callers.hear(Line(one.reply, one.voice), len(found) + seed, one.what.values)
             one.heard_reply = heard.text
             one.value = one.dialogue.on_turn(heard, _TODAY).value or one.dialogue.state.value
 
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--count", type=int, default=12, help="values of each kind (default: %(default)s)")
     add("--snr", type=int, choices=(0, 5, 10, 20), default=20, help="of the babble in dB; 0: none")
@@ -231,15 +257,19 @@ def main() -> int:
     run(found, Callers(args.snr, args.loss))
     print(f"G.711, babble {args.snr} dB, {args.loss:.0%} loss; {describe_processor()}")
     print("kind            | values | free exact | first answer | collected exact")
-    kinds = {one.field.check or one.field.kind: None for one in found}
+    kinds = {one.what.check or one.what.kind: None for one in found}
     for kind in [*kinds, "all"]:
-        mine = [one for one in found if kind in ("all", one.field.check or one.field.kind)]
+        mine = [one for one in found if kind in ("all", one.what.check or one.what.kind)]
         free, exact = (sum(one.free for one in mine), sum(one.value == one.truth for one in mine))
         agreed = sum(one.reply.startswith("Yes") for one in mine)
-        print(f"{kind:15} | {len(mine):6} | {free / len(mine):10.1%} | {agreed / len(mine):12.1%} | {exact / len(mine):8.1%}")
+        print(
+            f"{kind:15} | {len(mine):6} | {free / len(mine):10.1%} | {agreed / len(mine):12.1%} | {exact / len(mine):8.1%}"
+        )
     for one in found if args.show else ():
         if one.value != one.truth:
-            print(f"{one.field.check or one.field.kind} {one.truth!r}\n  1 {one.heard!r}\n  ? {one.asked.say!r}")
+            print(
+                f"{one.what.check or one.what.kind} {one.truth!r}\n  1 {one.heard!r}\n  ? {one.asked.say!r}"
+            )
             print(f"  2 {one.reply!r}\n    {one.heard_reply!r}\n  = {one.value!r}")
     return int(sum(one.value == one.truth for one in found) < args.least * len(found))
 

@@ -120,9 +120,7 @@ def hear_call(pipeline: RecognizerPipeline[StreamT], audio: Pcm, *, join_ms: int
     return hear_turn(pipeline, audio, AsrOptions(partial_interval_ms=0, join_ms=join_ms))[0]
 
 
-def hear_turn(
-    pipeline: RecognizerPipeline[StreamT], audio: Pcm, options: AsrOptions
-) -> tuple[str, float]:
+def hear_turn(pipeline: RecognizerPipeline[StreamT], audio: Pcm, options: AsrOptions) -> tuple[str, float]:
     """The text of a call of its own, and the lowest confidence of its utterances."""
     stream = pipeline.new_stream(options)
     said: dict[int, str] = {}

@@ -154,8 +154,8 @@ class OutcomeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class CollectState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The field of ``Start.collect`` that the user is asked for.
 
-    What the recogniser may have meant by the user's words is not in it: behind a move the value so far is read
-    as if the recogniser had been sure.
+    What the recogniser may have meant by the user's words is not in it: behind a move the value so far is
+    read as if the recogniser had been sure.
     """
 
     field: str = ""

@@ -353,14 +353,12 @@ class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return ["yes", "no"] if self.kind == "yes_no" else ["1", "2", "3", "4", "5"]
 
 
-CollectKind: TypeAlias = Literal[
-    "name", "date", "time", "number", "phone", "email", "code", "choice", "text"
-]
+CollectKind: TypeAlias = Literal["name", "date", "time", "number", "phone", "email", "code", "choice", "text"]
 """What kind of value a field has."""
 
 
 class CollectField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A value that the agent asks the user for and gets exactly: it is read by rules, not by the language model.
+    """A value that the agent asks the user for, and that rules read, not the language model.
 
     The language model begins it by calling the tool ``collect``. Only English is read.
     """
@@ -388,8 +386,8 @@ class CollectField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     check: Literal["", "luhn", "iban", "isbn", "ean"] = ""
     """Check digits that a code or number must have."""
     confirm: Literal["read_back", "if_unsure", "never"] = "read_back"
-    """Whether the value is read back and the user asked whether it is right. ``if_unsure``: only where another
-    value is almost as likely, or the recogniser is not sure."""
+    """Whether the value is read back and the user asked whether it is right. ``if_unsure``: only where
+    another value is almost as likely, or the recogniser is not sure."""
     phrases: Annotated[list[Annotated[str, msgspec.Meta(max_length=100)]], msgspec.Meta(max_length=100)] = []
     """Names and words that the recogniser favours while the value is asked for, at most 100."""
 

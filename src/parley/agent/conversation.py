@@ -179,6 +179,7 @@ class Conversation:
             tools=self._tools,
             make_response=self._make_response,
             reply=self._reply,
+            whole=whole,
             by_speech=_by_speech(start),
             handler=self,
             count_prepared=engines.speculated,
@@ -375,7 +376,6 @@ class Conversation:
         if note:
             self._facts.add(note)
             self._agent_turns.add_message(protocol.Remember(role="system", text=note))
-            self._enter_step(answering=True)
         return say
 
     @property

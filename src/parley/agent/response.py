@@ -364,7 +364,7 @@ class LlmResponse:
         return ending is not None
 
     async def _asks(self, answer: ToolRound, context: TurnContext) -> bool:
-        """Whether the turn ends with the question for a value, which is said if the model has asked nothing."""
+        """Whether the turn ends with a question for a value, which is said if the model has asked nothing."""
         question = find_question(answer, self.log.built_in)
         if question is not None and "?" not in answer.text:
             self._separate(context)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -122,6 +123,7 @@ class AgentTurns:
         make_response: makes the source of the answer to a prompt.
         reply: called with a turn of the user that is in the history; returns the text that answers it, or
             empty: the language model does.
+        whole: what is done in such a block is in a checkpoint as a whole.
         by_speech: whether speech interrupts; typed text and the client always do.
         handler: receives events.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
@@ -137,6 +139,7 @@ class AgentTurns:
         tools: ToolExecutor,
         make_response: MakeResponse,
         reply: Callable[[str], str],
+        whole: Callable[[], AbstractContextManager[None]],
         by_speech: bool,
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
@@ -151,6 +154,7 @@ class AgentTurns:
         self._tools = tools
         self._make_response = make_response
         self._reply = reply
+        self._whole = whole
         self._handler = handler
         config = output.config
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
@@ -314,6 +318,10 @@ class AgentTurns:
             self._unhandled = user if self._unhandled is None else _joined(self._unhandled, user)
             self._output.changed()
             return
+        with self._whole():
+            self._answer(user)
+
+    def _answer(self, user: UserTurn) -> None:
         if self._unhandled is not None:
             user, self._unhandled = _joined(self._unhandled, user), None
         self._unanswered = self._unread = False

@@ -25,7 +25,12 @@ def iban(code: str) -> bool:
 
 def isbn(code: str) -> bool:
     """Books: ISBN-10 or ISBN-13."""
-    if len(code) == 10 and code[:9].isdecimal() and code.isascii() and (code[9].isdecimal() or code[9] == "X"):
+    if (
+        len(code) == 10
+        and code[:9].isdecimal()
+        and code.isascii()
+        and (code[9].isdecimal() or code[9] == "X")
+    ):
         digits = [10 if one == "X" else int(one) for one in code]
         return sum(weight * digit for weight, digit in zip(range(10, 0, -1), digits, strict=True)) % 11 == 0
     return len(code) == 13 and code[:3] in ("978", "979") and ean(code)

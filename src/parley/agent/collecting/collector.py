@@ -1,4 +1,4 @@
-"""Collecting in a session: the tool ``collect``, and what becomes of the user's turns while a field is active."""
+"""Collecting in a session: the tool ``collect``, and the user's turns while a field is active."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ASK = "ask"
 _ALTERNATIVES = 5
 _MOST_HEARD = 16
 _DESCRIPTION = (
-    "Gets a value from the user exactly. Call it where you need one of these, alone and with your question for "
-    "it in the same answer; the value comes in a later message. Possible are: {}"
+    "Gets a value from the user exactly. Call it where you need one of these, alone and with your question "
+    "for it in the same answer; the value comes in a later message. Possible are: {}"
 )
 _NOTE = "The value of {}, exactly as the user gave it: {}"
 _GIVEN_UP = "The value of {} could not be understood. Say so, and go on without it."
@@ -159,7 +159,7 @@ class Collector:
 
 
 def find_question(answer: ToolRound, built_in: Collection[str]) -> str | None:
-    """The question of the dialogue that a round has begun; None: it has not, or has called other tools too."""
+    """The question that a round has begun to ask; None: there is none, or other tools were called."""
     if not answer.calls or COLLECT not in built_in or any(call.name != COLLECT for call in answer.calls):
         return None
     try:
@@ -190,19 +190,25 @@ def check_fields(start: Start) -> None:
     if names and primary_language(start.language) != wording.LANGUAGE:
         raise InvalidMessageError(f"collect: only English is read, and the language is {start.language!r}")
     for number, field in enumerate(start.collect):
-        at = f"collect[{number}]"
         if names.index(field.name) < number:
-            raise InvalidMessageError(f"{at}.name: there are two fields {field.name!r}")
-        if field.kind == "choice" and not field.values:
-            raise InvalidMessageError(f"{at}.values: a choice needs them")
-        if field.values and field.kind not in ("choice", "name", "code", "phone"):
-            raise InvalidMessageError(f"{at}.values: a {field.kind} has none")
-        for option in ("pattern", "length", "check"):
-            if getattr(field, option) and field.kind not in ("code", "phone", "number"):
-                raise InvalidMessageError(f"{at}.{option}: a {field.kind} has none")
+            raise InvalidMessageError(f"collect[{number}].name: there are two fields {field.name!r}")
+        _check_field(field, f"collect[{number}]")
     for number, step in enumerate(start.steps):
         wanted = [("collect", name) for name in step.collect or ()]
-        wanted += [(f"next[{at}].collected", name) for at, way in enumerate(step.next) for name in way.collected]
+        wanted += [
+            (f"next[{at}].collected", name) for at, way in enumerate(step.next) for name in way.collected
+        ]
         for place, name in wanted:
-            if name not in names:
-                raise InvalidMessageError(f"steps[{number}].{place}: no field {name!r}{suggest_name(name, names)}")
+            if names and name not in names:
+                at = f"steps[{number}].{place}"
+                raise InvalidMessageError(f"{at}: no field {name!r}{suggest_name(name, names)}")
+
+
+def _check_field(field: CollectField, at: str) -> None:
+    if field.kind == "choice" and not field.values:
+        raise InvalidMessageError(f"{at}.values: a choice needs them")
+    if field.values and field.kind not in ("choice", "name", "code", "phone"):
+        raise InvalidMessageError(f"{at}.values: a {field.kind} has none")
+    for option in ("pattern", "length", "check"):
+        if getattr(field, option) and field.kind not in ("code", "phone", "number"):
+            raise InvalidMessageError(f"{at}.{option}: a {field.kind} has none")

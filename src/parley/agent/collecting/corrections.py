@@ -44,8 +44,10 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
         doubt: what was asked.
     """
     text = text[:MAX_TEXT]
-    if field.kind in ("date", "time", "text", "choice"):
+    if field.kind == "choice":
         return _answer(doubt, text)
+    if field.kind in ("date", "time", "text"):
+        return None
     letters = has_letters(field)
     plain, mask = value, field.pattern
     if field.kind in ("code", "number", "phone"):
@@ -53,7 +55,9 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
     for changed in _changes(plain, text, doubt, letters=letters):
         if field.kind in ("name", "email"):
             return changed.lower() if field.kind == "email" else changed.title()
-        form = write(changed, mask) if mask and len(changed) == len(places_of(mask)) else in_form(field, changed)
+        form = (
+            write(changed, mask) if mask and len(changed) == len(places_of(mask)) else in_form(field, changed)
+        )
         if form is not None:
             return form
     return None
@@ -74,33 +78,48 @@ def _answer(doubt: Doubt | None, text: str) -> str | None:
 
 def _changes(value: str, text: str, doubt: Doubt | None, *, letters: bool) -> list[str]:
     """What the text may make of the value, the likeliest first."""
-    found: list[str] = []
-    if doubt is not None and (answer := _answered(value, text, doubt, letters=letters)):
-        found.append(answer)
-    upper = value.upper()
-    for form in (_NOT_BUT, _RIGHT_NOT):
-        if match := form.search(text):
-            wrong = spell(match["wrong"], letters=letters).text
-            right = spell(match["right"], letters=letters).text
-            if wrong and right and upper.count(wrong) == 1:
-                at = upper.index(wrong)
-                found.append(value[:at] + right + value[at + len(wrong) :])
-    if match := _END.search(text):
-        right = spell(match["right"], letters=letters).text
-        if 0 < len(right) < len(value):
-            first = match["side"].lower() == "first"
-            found.append(right + value[len(right) :] if first else value[: -len(right)] + right)
-    if (match := _PLACE.search(text)) and (place := _place(match["place"], len(value))) is not None:
-        right = spell(match["right"], letters=letters)
-        if len(right.groups) == 1 and len(right.text) == 1:
-            found.append(_put(value, place, right.text))
-    if not found and (place_text := _one(spell(text, letters=letters))):
-        alike = [
-            index for index, one in enumerate(upper) if one != place_text and sound_alike(one, place_text)
-        ]
-        if len(alike) == 1:
-            found.append(_put(value, alike[0], place_text))
-    return found
+    answered = _answered(value, text, doubt, letters=letters) if doubt is not None else None
+    found = [
+        answered,
+        *(_replaced(form.search(text), value, letters=letters) for form in (_NOT_BUT, _RIGHT_NOT)),
+        _end_replaced(_END.search(text), value, letters=letters),
+        _place_replaced(_PLACE.search(text), value, letters=letters),
+    ]
+    named = [one for one in found if one is not None]
+    return named or _alike_replaced(value, text, letters=letters)
+
+
+def _replaced(match: re.Match[str] | None, value: str, *, letters: bool) -> str | None:
+    """Read "not fifteen, fifty"."""
+    if match is None:
+        return None
+    wrong, right = (spell(match[name], letters=letters).text for name in ("wrong", "right"))
+    at = value.upper().find(wrong)
+    once = bool(wrong and right) and value.upper().count(wrong) == 1
+    return value[:at] + right + value[at + len(wrong) :] if once else None
+
+
+def _end_replaced(match: re.Match[str] | None, value: str, *, letters: bool) -> str | None:
+    """Read "the last two are four five"."""
+    right = spell(match["right"], letters=letters).text if match is not None else ""
+    if match is None or not 0 < len(right) < len(value):
+        return None
+    is_first = match["side"].lower() == "first"
+    return right + value[len(right) :] if is_first else value[: -len(right)] + right
+
+
+def _place_replaced(match: re.Match[str] | None, value: str, *, letters: bool) -> str | None:
+    """Read "the third letter is B"."""
+    place = _place(match["place"], len(value)) if match is not None else None
+    right = _one(spell(match["right"], letters=letters)) if match is not None else ""
+    return _put(value, place, right) if place is not None and right else None
+
+
+def _alike_replaced(value: str, text: str, *, letters: bool) -> list[str]:
+    """Read "no, M as in Mike": at the only place where something else may have been understood."""
+    right = _one(spell(text, letters=letters))
+    places = [index for index, one in enumerate(value.upper()) if one != right and sound_alike(one, right)]
+    return [_put(value, places[0], right)] if right and len(places) == 1 else []
 
 
 def _answered(value: str, text: str, doubt: Doubt, *, letters: bool) -> str | None:

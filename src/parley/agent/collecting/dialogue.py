@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import msgspec
@@ -26,7 +26,9 @@ _LONGEST_CHOICE = 12
 """Characters of two values of which the user is asked to choose one; longer codes are said again."""
 _SHORT = 3
 """Words behind a "no" that need not be understood."""
-_DENIAL = re.compile(r"^(?:(?:no|nope|sorry|wrong|not quite|that'?s wrong|incorrect)\b[\s,.!]*)+", re.IGNORECASE)
+_DENIAL = re.compile(
+    r"^(?:(?:no|nope|sorry|wrong|not quite|that'?s wrong|incorrect)\b[\s,.!]*)+", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -80,22 +82,36 @@ class Dialogue:
         denied = wording.is_no(text)
         if state.phase == "confirm" and wording.is_yes(text):
             return self._done(state.value, confirmed=True)
-        doubt = Doubt(state.one, state.other, state.place) if state.phase == "part" else None
         rest = _DENIAL.sub("", text)
-        if state.value:
-            changed = correct(field, state.value, text, doubt)
-            if changed and (changed != state.value or doubt is not None):
-                self._spelled = None
-                return self._accept(field, changed, sure=False)
-        if rest and not (state.phase == "confirm" and field.kind in ("text", "name") and not denied):
-            reading = read(field, Heard(rest, heard.confidence, heard.alternatives), today, self._spelled)
-            if reading.value and reading.value == state.value and state.phase == "confirm" and not denied:
-                return self._done(state.value, confirmed=True)
-            if reading.tried:
-                return self._take(field, reading, heard)
+        outcome = self._corrected(field, text) or self._read(
+            field, replace(heard, text=rest), today, denied=denied
+        )
+        if outcome is not None:
+            return outcome
         if denied and len(rest.split()) <= _SHORT and state.value:
             return self._again(field, wording.ask_wrong(field))
         return self._leave(state)
+
+    def _corrected(self, field: CollectField, text: str) -> Outcome | None:
+        """A change of the value so far; None: no part of it is named."""
+        state = self.state
+        doubt = Doubt(state.one, state.other, state.place) if state.phase == "part" else None
+        changed = correct(field, state.value, text, doubt) if state.value else None
+        if not changed or (changed == state.value and doubt is None):
+            return None
+        self._spelled = None
+        return self._accept(field, changed, sure=False)
+
+    def _read(self, field: CollectField, heard: Heard, today: date, *, denied: bool) -> Outcome | None:
+        """A whole value; None: the user does not try to say one."""
+        state = self.state
+        confirming = state.phase == "confirm"
+        if not heard.text or (confirming and not denied and field.kind in ("text", "name")):
+            return None
+        reading = read(field, heard, today, self._spelled)
+        if confirming and not denied and reading.value and reading.value == state.value:
+            return self._done(state.value, confirmed=True)
+        return self._take(field, reading, heard) if reading.tried else None
 
     def _take(self, field: CollectField, reading: Reading, heard: Heard) -> Outcome:
         self._spelled = reading.spelled

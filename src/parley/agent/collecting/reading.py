@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 
 from parley.agent.collecting.checks import CHECKS, fits, places_of, write
 from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, sound_alike, spell
 from parley.asr.itn import inverse_normalizer
-from parley.protocol import CollectField
+from parley.protocol import CollectField, CollectKind
 from parley.spoken import read_day, read_time
 
 MAX_TEXT = 600
@@ -28,13 +28,24 @@ _MOST_WORDS = 6
 _TELEPHONE = range(3, 16)
 _LEAST_SPELLED = 3
 _LEAD = re.compile(
-    r"^(?:(?:well|yes|yeah|sure|okay|hi|hello|so|uh|um|er|it'?s|it is|that'?s|that is|this is|i'?m|i am|the|my|"
-    r"(?:full |first |last |family |sur)?name|is|called|under|make it|no|sorry|actually|here)\b[\s,.!]*)+",
+    r"^(?:(?:well|yes|yeah|sure|okay|hi|hello|so|uh|um|er|it'?s|it is|that'?s|that is|this is|i'?m|i am|the|"
+    r"my|(?:full |first |last |family |sur)?name|is|called|under|make it|no|sorry|actually|here)\b[\s,.!]*)+",
     re.IGNORECASE,
 )
-_SPELLED = re.compile(r"\b(?:that'?s |it'?s |that is |i )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE)
+_SPELLED = re.compile(
+    r"\b(?:(?:that'?s|it'?s|that is|is|i) )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE
+)
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
 _DECIMAL = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+_SIGNS = {
+    "at": "@",
+    "dot": ".",
+    "period": ".",
+    "underscore": "_",
+    "dash": "-",
+    "hyphen": "-",
+    "plus": "+",
+} | {sign: sign for sign in "@._-+"}
 _SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
 _write_email = inverse_normalizer("en")
 
@@ -83,21 +94,18 @@ def read(field: CollectField, heard: Heard, today: date, earlier: Spelled | None
         earlier: letters and digits of an earlier try, which are combined with these.
     """
     text = heard.text[:MAX_TEXT].strip()
-    match field.kind:
-        case "phone" | "code":
-            return _read_code(field, heard, earlier)
-        case "number":
-            return _read_number(field, heard, earlier)
-        case "email":
-            return _read_email(field, text)
-        case "date" | "time":
-            return _read_moment(field, text, today)
-        case "choice":
-            return _nearest(field, text)
-        case "name":
-            return _read_name(field, text)
-        case "text":
-            return Reading(text, tried=bool(text))
+    readers: Mapping[CollectKind, Callable[[], Reading]] = {
+        "phone": lambda: _read_code(field, heard, earlier),
+        "code": lambda: _read_code(field, heard, earlier),
+        "number": lambda: _read_number(field, heard, earlier),
+        "email": lambda: _read_email(text),
+        "date": lambda: _read_moment(field, text, today),
+        "time": lambda: _read_moment(field, text, today),
+        "choice": lambda: _nearest(field, text),
+        "name": lambda: _read_name(field, text),
+        "text": lambda: Reading(text, tried=bool(text)),
+    }
+    return readers[field.kind]()
 
 
 def in_form(field: CollectField, code: str) -> str | None:
@@ -125,13 +133,16 @@ def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Re
     found = [spell(one, letters=letters, confidence=heard.confidence) for one in texts]
     own = found[0]
     asked = heard.text.rstrip().endswith("?") and bool(own.rest)
-    if not own.groups or asked or len(own.rest) > len(own.groups) // 2 + 1:
+    most_rest = _MOST_WORDS if field.kind == "number" else len(own.groups) // 2 + 1
+    if not own.groups or asked or len(own.rest) > most_rest:
         return Reading()
     if earlier is not None:
         own = combine(earlier, own)
     lattices = [_in_mask(own, field.pattern), *found[1:]]
     if field.values:
         return _nearest_code(field, own)
+    if not any(_may_fit(field, one) for one in lattices):
+        return Reading(spelled=own, tried=True)
     best: tuple[str, float] | None = None
     for text, cost in hypotheses(*lattices):
         value = in_form(field, text)
@@ -144,6 +155,16 @@ def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Re
         elif (doubt := _difference(best[0], value)) is not None:
             return Reading(best[0], doubt, own, tried=True)
     return Reading(best[0] if best else "", None, own, tried=True)
+
+
+def _may_fit(field: CollectField, spelled: Spelled) -> bool:
+    """Whether a value of these places can have the right length."""
+    sizes = [[len(text) for text, _ in group.options] for group in spelled.groups]
+    possible = range(sum(map(min, sizes)), sum(map(max, sizes)) + 1)
+    wanted = field.length or len(places_of(field.pattern))
+    if wanted:
+        return wanted in possible or wanted + 1 in possible  # with a plus sign
+    return field.kind != "phone" or possible.start <= _TELEPHONE.stop
 
 
 def _in_mask(spelled: Spelled, mask: str) -> Spelled:
@@ -200,8 +221,7 @@ def _cardinal(words: Sequence[str]) -> int | None:
     return total + current if found and total + current < 10**12 else None
 
 
-def _read_email(field: CollectField, text: str) -> Reading:
-    del field
+def _read_email(text: str) -> Reading:
     plain = re.sub(r"\bat the rate(?: of)?\b|\bat sign\b", "at", text, flags=re.IGNORECASE)
     plain = re.sub(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", r"\1 ", plain, flags=re.IGNORECASE)
     found = _EMAIL.search(_write_email(plain))
@@ -215,17 +235,27 @@ def _read_email(field: CollectField, text: str) -> Reading:
 
 def _joined_email(text: str) -> str:
     """An address whose words were not written together."""
-    signs = {"at": "@", "dot": ".", "point": ".", "period": ".", "underscore": "_", "dash": "-", "hyphen": "-", "minus": "-", "plus": "+"}  # fmt: skip
-    parts = re.findall(r"[\w@.+-]+", _LEAD.sub("", text).lower())
-    at = 0
-    while at < len(parts) and parts[at] in ("email", "e-mail", "mail", "address", "is", "it's", "the", "my"):
-        at += 1
-    pieces = []
-    for part in parts[at : at + 4 * _MOST_WORDS]:
-        part = part.strip("-") if part != "-" else part
-        digits = spell(part, letters=False).text if part not in ("to", "for") else ""
-        pieces.append(signs.get(part) or (digits if digits and not part.isdecimal() else part))
+    text = re.sub(r"^(?:my |the |is |e-?mail |mail |address |it'?s |is )+", "", _LEAD.sub("", text).lower())
+    pieces: list[str] = []
+    for part in re.split(
+        r"\s*(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@_+]|\.(?=\w)|\s-\s)\s*", text
+    ):
+        sign = _SIGNS.get(part.strip(), "")
+        if sign:
+            pieces.append(sign)
+        elif part.strip(" ,.?!"):
+            pieces.append(_email_part(part))
     return re.sub(r"\.{2,}", ".", "".join(pieces)).strip(".")
+
+
+def _email_part(text: str) -> str:
+    """Words between two signs of an address: spelled, or as they are."""
+    spelled = spell(text, letters=True)
+    words = re.findall(r"[^\W_]+", text)
+    if spelled.groups and not spelled.rest and (len(words) > 1 or len(spelled.text) == 1):
+        return spelled.text.lower()
+    digits = [spell(one, letters=False).text or one for one in words]
+    return "".join(digits)
 
 
 def _read_moment(field: CollectField, text: str, today: date) -> Reading:
@@ -255,18 +285,28 @@ def _read_name(field: CollectField, text: str) -> Reading:
     plain = _LEAD.sub("", said).strip(" ,.!?")
     spelled = spell(behind or plain, letters=True)
     named = sum(len(one) == 1 or one.lower() in WORDS for one in re.findall(r"[^\W\d_]+", behind or plain))
+    words = [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
     if len(spelled.groups) >= _LEAST_SPELLED and named >= _LEAST_SPELLED:
-        first = plain.split()[:-1] if behind else [one for one in plain.split() if len(one) > 1 and one in spelled.rest]
-        last = spelled.text.capitalize()
-        before = " ".join(one.strip(",.").capitalize() for one in first if one[:1].isalpha())
-        if before.lower().endswith(last.lower()):
-            before = before[: -len(last)].strip()
-        return Reading(f"{before} {last}".strip(), None, spelled, tried=True)
+        last = spelled.text
+        if not behind:
+            words = [word for word in words if word in spelled.rest]
+        # What was spelled is said too, as the recogniser has understood it.
+        first = [word for word in words if not _is_like(word, last)]
+        return Reading(_in_capitals([*first[:_MOST_WORDS], last.lower()]), None, spelled, tried=True)
     if field.values:
         return _nearest(field, plain)
-    words = plain.split()
-    is_name = 0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"\d", plain)
-    return Reading(" ".join(word[:1].upper() + word[1:] for word in words) if is_name else "", tried=is_name)
+    is_name = (
+        0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"\d", plain)
+    )
+    return Reading(_in_capitals(words) if is_name else "", tried=is_name)
+
+
+def _is_like(word: str, spelled: str) -> bool:
+    return _distance(_plain(word), spelled.lower(), whole=True) <= len(spelled) / 2
+
+
+def _in_capitals(words: Sequence[str]) -> str:
+    return " ".join(word[:1].upper() + word[1:] for word in words)
 
 
 def _nearest(field: CollectField, text: str) -> Reading:

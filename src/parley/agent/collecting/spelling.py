@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from heapq import heappop, heappush
 
 _ALPHABET = (
-    "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima mike november oscar papa quebec "
-    "romeo sierra tango uniform victor whiskey xray yankee zulu"
+    "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima mike november oscar papa "
+    "quebec romeo sierra tango uniform victor whiskey xray yankee zulu"
 ).split()
 _NAMES = {
     "A": "ay eh alfa", "B": "bee be", "C": "see sea cee", "D": "dee", "E": "ee", "F": "ef eff", "G": "gee",
@@ -24,7 +26,10 @@ LETTERS = {name: letter for letter, names in _NAMES.items() for name in names.sp
 _DIGITS = {
     word: str(digit)
     for digit, words in enumerate(
-        ("zero oh nought", "one won", "two to too", "three", "four for", "five", "six", "seven", "eight ate", "nine niner")
+        (
+            "zero oh nought", "one won", "two to too", "three", "four for", "five", "six", "seven",
+            "eight ate", "nine niner",
+        )
     )
     for word in words.split()
 }  # fmt: skip
@@ -43,19 +48,28 @@ _TENS = {
 _TIMES = {"double": 2, "triple": 3, "treble": 3}
 _ZEROS = {"hundred": "00", "thousand": "000"}
 _FILLERS = frozenset(
-    "a an and ah again all check code digit digits dash er er erm for hello hi hyphen i i'm id is it it's its letter "
-    "letters mine my no number of okay please phone plate space so spelled that that's the then this uh um was well "
-    "with yeah yes yep number's sure right point number reference booking order card account customer "
+    "a an and ah again all check code digit digits dash er erm for hello hi hyphen i i'm id is it it's its "
+    "letter letters mine my no number of okay please phone plate space so spelled that that's the then this "
+    "uh um was well with yeah yes yep number's sure right point reference booking order card account customer "
     "ticket postcode zip serial slash thanks".split()
 )
-_AS_IN = frozenset({"as", "for", "like"})
+_AS_IN = frozenset({"as", "has", "for", "in", "like"})
+_AS = frozenset({"as", "has", "is"})
+_IN = frozenset({"in", "an", "and"})
 _CONFUSED = ("BCDEGPTVZ3", "AHJK8", "FSX6", "MN", "IY5", "QU2", "59", "19", "O0", "LO", "1I")
 _COST = 2.5
 """Of a letter or digit that sounds like the one that was written, in nepers, where the recogniser is sure."""
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\d+|\+|&")
-_MOST_TRIED = 2_000
+_MOST_TRIED = 16_000
+"""Changes of single places that are tried: with every hypothesis, one for each place."""
 _MOST_GROUPS = 64
 _LOW = 0.4
+_LONGEST_RUN = 6
+"""Letters that the recogniser writes together, in capitals."""
+_LEAST_NEAR = 4
+_NEAR = 0.72
+"""Similarity (:mod:`difflib`) from which a word is taken for one of the spelling alphabet."""
+_BESIDE_DIGITS = re.compile(r"\b[A-Za-z]{1,4}(?=\d)|(?<=\d)[A-Za-z]{1,4}\b")
 
 
 @dataclass(frozen=True)
@@ -103,15 +117,18 @@ def spell(text: str, *, letters: bool, confidence: float = 1.0) -> Spelled:
     cost = _COST * min(1.0, _LOW + confidence)
     groups: list[Group] = []
     rest: list[str] = []
+    if letters:
+        text = _BESIDE_DIGITS.sub(lambda found: found[0].upper(), text)
     tokens = _TOKEN.findall(text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))[: 4 * _MOST_GROUPS]
+    reader = _Reader(tokens, letters, cost)
     at = 0
     while at < len(tokens) and len(groups) < _MOST_GROUPS:
-        found, at_next = _group(tokens, at, letters, cost, begun=bool(groups))
-        if found:
-            groups += found
+        found = reader.read(at, begun=bool(groups))
+        if found is not None:
+            groups += found[0]
         elif tokens[at].lower() not in _FILLERS | _TIMES.keys() | _AS_IN:
             rest.append(tokens[at])
-        at = at_next
+        at = at + 1 if found is None else found[1]
     return Spelled(tuple(groups), tuple(rest))
 
 
@@ -126,7 +143,7 @@ def hypotheses(*spelled: Spelled) -> Iterator[tuple[str, float]]:
     for number, groups in enumerate(readings):
         heappush(heap, (base[number], number, 0, (0,) * len(groups)))
     seen: set[str] = set()
-    for _ in range(_MOST_TRIED):
+    for _ in range(_MOST_TRIED // max(1, *map(len, readings))):
         if not heap:
             return
         cost, number, first, choice = heappop(heap)
@@ -156,89 +173,139 @@ def _combined(one: Group, other: Group) -> Group:
     costs, others = dict(one.options), dict(other.options)
     worst = _COST + 1.0
     # What was said last counts more: it was said more clearly.
-    total = {
-        text: (0.8 * costs.get(text, worst) + others.get(text, worst)) for text in {**others, **costs}
-    }
+    total = {text: (0.8 * costs.get(text, worst) + others.get(text, worst)) for text in {**others, **costs}}
     best = min(total.values())
     return Group(tuple(sorted(((text, cost - best) for text, cost in total.items()), key=lambda it: it[1])))
 
 
-def _group(
-    tokens: Sequence[str], at: int, letters: bool, cost: float, *, begun: bool
-) -> tuple[list[Group], int]:
-    """What begins at a token, and the next token behind it."""
-    raw, word = tokens[at], tokens[at].lower()
-    after = tokens[at + 1].lower() if at + 1 < len(tokens) else ""
-    if letters and word == "double" and after == "u":
-        return [_alike("W", letters, cost)], at + 2
-    if word in _TIMES and after:
-        found, end = _group(tokens, at + 1, letters, cost, begun=begun)
-        if len(found) == 1 and len(found[0].best) == 1:
-            return found * _TIMES[word], end
-        return found, end
-    if letters and (named := _named(tokens, at)):
-        return [Group(((named[0], 0.0),), sure=True)], named[1]
-    if raw.isdecimal():
-        return _written(raw, cost), at + 1
-    if raw == "+":
-        return ([Group((("+", 0.0),), sure=True)], at + 1) if not begun else ([], at + 1)
-    if word == "plus" and not letters and not begun:
-        return [Group((("+", 0.0),), sure=True)], at + 1
-    if word in _DIGITS and (not letters or word not in _WORDS_OF_NUMBERS or _between(tokens, at)):
-        digit = _DIGITS[word]
-        end = at + 1
-        if after in _ZEROS and digit != "0":
-            return [Group(((digit + _ZEROS[after], 0.0),))], end + 1
-        return [_alike(digit, letters, cost)], end
-    if word in _TEENS:
-        ten, options = _TEENS[word], []
-        if ten[1] >= "3":
-            options = [(f"{ten[1]}0", cost / 2)]
-        return [Group(((ten, 0.0), *options))], at + 1
-    if word in _TENS:
-        ten = _TENS[word]
-        if after in _DIGITS and _DIGITS[after] != "0" and after not in _WORDS_OF_NUMBERS:
-            return [Group(((ten[0] + _DIGITS[after], 0.0), (ten + _DIGITS[after], cost)))], at + 2
-        return [Group(((ten, 0.0), *([(f"1{ten[0]}", cost / 2)] if ten > "20" else [])))], at + 1
-    if letters:
-        if len(raw) == 1 and raw.isascii() and (raw.isupper() or raw not in "ai" or begun):
-            return [_alike(raw.upper(), letters, cost)], at + 1
-        if raw.isascii() and raw.isupper() and len(raw) <= 6 and raw.lower() not in _FILLERS:
-            return [_alike(one, letters, cost) for one in raw], at + 1
-        if word in LETTERS and (begun or word not in _FILLERS):
-            return [_alike(LETTERS[word], letters, cost)], at + 1
-    return [], at + 1
+@dataclass(frozen=True)
+class _Reader:
+    """Reads tokens one place after the other; each rule returns the groups at a place and the next token."""
+
+    tokens: Sequence[str]
+    letters: bool
+    cost: float
+
+    def word(self, at: int) -> str:
+        return self.tokens[at].lower() if at < len(self.tokens) else ""
+
+    def read(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
+        found = (self._named(at) or self._double_u(at)) if self.letters else self._plus(at, begun=begun)
+        found = found or self._repeated(at, begun=begun) or self._digits(at)
+        return found or (self._letter(at, begun=begun) if self.letters else None)
+
+    def _plus(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
+        is_plus = self.word(at) in ("+", "plus") and not begun
+        return ([Group((("+", 0.0),), sure=True)], at + 1) if is_plus else None
+
+    def _double_u(self, at: int) -> tuple[list[Group], int] | None:
+        is_w = self.word(at) == "double" and self.word(at + 1) in ("u", "you")
+        return ([self._one("W")], at + 2) if is_w else None
+
+    def _repeated(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
+        times = _TIMES.get(self.word(at))
+        found = self.read(at + 1, begun=begun) if times and self.word(at + 1) else None
+        if times is None or found is None:
+            return None
+        groups, end = found
+        return ([groups[0]] * times + groups[1:] if len(groups[0].best) == 1 else groups), end
+
+    def _digits(self, at: int) -> tuple[list[Group], int] | None:
+        word, after = self.word(at), self.word(at + 1)
+        if word.isdecimal():
+            return self._written(word), at + 1
+        if word in _TEENS:
+            return [self._ten(_TEENS[word])], at + 1
+        if word in _TENS:
+            ten, unit = _TENS[word], "" if after in _WORDS_OF_NUMBERS else _DIGITS.get(after, "")
+            if unit and unit != "0":
+                return [Group(((ten[0] + unit, 0.0), (ten + unit, self.cost)))], at + 2
+            return [self._ten(ten)], at + 1
+        is_word = self.letters and word in _WORDS_OF_NUMBERS and not self._between(at)
+        return None if word not in _DIGITS or is_word else self._digit(at)
+
+    def _digit(self, at: int) -> tuple[list[Group], int]:
+        word, after = self.word(at), self.word(at + 1)
+        if after in _ZEROS and _DIGITS[word] != "0":
+            return [Group(((_DIGITS[word] + _ZEROS[after], 0.0),))], at + 2
+        return [self._one(_DIGITS[word])], at + 1
+
+    def _letter(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
+        raw, word = self.tokens[at], self.word(at)
+        if not raw.isascii() or not raw.isalpha():
+            return None
+        alone = begun or len(self.tokens) == 1
+        if len(raw) == 1 and (raw.isupper() or word not in "ai" or alone):
+            return [self._one(word.upper())], at + 1
+        if raw.isupper() and 1 < len(raw) <= _LONGEST_RUN and word not in _FILLERS:
+            return [self._one(letter) for letter in raw], at + 1
+        if word in LETTERS and (alone or word not in _FILLERS):
+            return [self._one(LETTERS[word])], at + 1
+        return None
+
+    def _named(self, at: int) -> tuple[list[Group], int] | None:
+        """A letter that a word names: "M as in Mike", "B for Bertha", "Mike"."""
+        word = self.word(at)
+        letter = word.upper() if len(word) == 1 and word.isalpha() else LETTERS.get(word, "")
+        second, third, fourth = (self.word(at + offset) for offset in (1, 2, 3))
+        of = (
+            fourth
+            if (second in _AS and third in _IN)
+            else third
+            if second in ("for", "like", "as", "in")
+            else ""
+        )
+        end = at + (4 if of is fourth and second in _AS and third in _IN else 3)
+        if (
+            (letter or word in _DIGITS)
+            and len(of) > 1
+            and of.isalpha()
+            and of not in _DIGITS
+            and of not in LETTERS
+        ):
+            named = _near_word(of)
+            if named or not letter or of[0].upper() == letter:
+                return [Group(((named or of[0].upper(), 0.0),), sure=True)], end
+            return [Group(((letter, 0.0), (of[0].upper(), self.cost / 2)))], end
+        named = _near_word(word)
+        return ([Group(((named, 0.0),), sure=True)], at + 1) if named else None
+
+    def _between(self, at: int) -> bool:
+        """Whether digits stand beside a word that is one only there."""
+        near = (self.word(at - 1) if at else "", self.word(at + 1))
+        return any(one.isdecimal() or one in _DIGITS.keys() - _WORDS_OF_NUMBERS for one in near)
+
+    def _written(self, digits: str) -> list[Group]:
+        """Digits that the recogniser has written in one piece."""
+        if len(digits) == 2 and digits != "10" and (digits[0] == "1" or digits[1] == "0"):
+            return [self._ten(digits)]
+        return [self._one(one) for one in digits]
+
+    def _ten(self, number: str) -> Group:
+        """A number of two digits, which may be another one: fifteen and fifty."""
+        tens, unit = number[0], number[1]
+        other = (
+            f"{unit}0" if tens == "1" and unit >= "3" else f"1{tens}" if unit == "0" and tens >= "3" else ""
+        )
+        return Group(((number, 0.0), *([(other, self.cost / 2)] if other else [])))
+
+    def _one(self, one: str) -> Group:
+        others = {
+            other
+            for alike in _CONFUSED
+            if one in alike
+            for other in alike
+            if self.letters or other.isdecimal()
+        }
+        return Group(((one, 0.0), *((other, self.cost) for other in sorted(others - {one}))))
 
 
-def _named(tokens: Sequence[str], at: int) -> tuple[str, int] | None:
-    """A letter that a word names, and the token behind it: "M as in Mike", "B for Bertha", "Mike"."""
-    word = tokens[at].lower()
-    following = [one.lower() for one in tokens[at + 1 : at + 4]]
-    is_letter = len(word) == 1 or word in LETTERS or word in _DIGITS
-    if is_letter and following[:2] == ["as", "in"] and len(following) == 3 and following[2].isalpha():
-        return following[2][0].upper(), at + 4
-    if is_letter and len(following) > 1 and following[0] in ("for", "like") and len(following[1]) > 2:
-        as_word = following[1]
-        if as_word.isalpha() and as_word not in _DIGITS and as_word not in LETTERS:
-            return as_word[0].upper(), at + 3
-    return (WORDS[word], at + 1) if word in WORDS else None
-
-
-def _between(tokens: Sequence[str], at: int) -> bool:
-    """Whether digits stand beside a word that is one only there."""
-    near = tokens[max(0, at - 1) : at] + tokens[at + 1 : at + 2]
-    return any(one.isdecimal() or one.lower() in _DIGITS.keys() - _WORDS_OF_NUMBERS for one in near)
-
-
-def _written(raw: str, cost: float) -> list[Group]:
-    """Digits that the recogniser has written in one piece."""
-    if len(raw) == 2 and raw[0] == "1" and raw[1] >= "3":
-        return [Group(((raw, 0.0), (f"{raw[1]}0", cost / 2)))]
-    if len(raw) == 2 and raw[1] == "0" and raw[0] >= "3":
-        return [Group(((raw, 0.0), (f"1{raw[0]}", cost / 2)))]
-    return [_alike(one, False, cost) for one in raw]
-
-
-def _alike(one: str, letters: bool, cost: float) -> Group:
-    others = {other for alike in _CONFUSED if one in alike for other in alike if letters or other.isdecimal()}
-    return Group(((one, 0.0), *((other, cost) for other in sorted(others - {one}))))
+@lru_cache(maxsize=1_024)
+def _near_word(word: str) -> str:
+    """The letter of the word of the spelling alphabet that this is, or nearly is; empty: none."""
+    if word in WORDS:
+        return WORDS[word]
+    if len(word) < _LEAST_NEAR or word in _FILLERS:
+        return ""
+    near = get_close_matches(word, WORDS, n=1, cutoff=_NEAR)
+    return WORDS[near[0]] if near else ""

@@ -80,7 +80,7 @@ def say(field: CollectField, value: str) -> str:
         case "phone" | "code":
             return _spelled(value)
         case "name":
-            return f"{value}, spelled {_letters(value)}"
+            return f"{value}, spelled {_letters(value.rpartition(' ')[2])}"
         case "email":
             return _email(value)
         case "date":

@@ -1,0 +1,240 @@
+"""What users say, read as exact values."""
+
+from __future__ import annotations
+
+import random
+from datetime import date
+
+import pytest
+
+from parley.agent.collecting.checks import CHECKS, iban, luhn, write
+from parley.agent.collecting.corrections import correct
+from parley.agent.collecting.dialogue import Dialogue
+from parley.agent.collecting.reading import Doubt, Heard, read
+from parley.agent.collecting.spelling import hypotheses, spell
+from parley.checkpoint import CollectState
+from parley.protocol import CollectField
+
+TODAY = date(2026, 11, 29)
+CARD = "4539148803436467"
+
+
+def field(kind, **options) -> CollectField:
+    return CollectField(name="it", kind=kind, **options)
+
+
+def value(kind, text, **options) -> str:
+    return read(field(kind, **options), Heard(text), TODAY).value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("phone", "My number is five five five, double seven oh nine.", "5557709"),
+        ("phone", "It's 555-1212.", "5551212"),
+        ("phone", "plus four nine three zero one two three", "+4930123"),
+        ("phone", "fifty-five twelve nineteen triple two", "551219222"),
+        ("phone", "eight hundred five five five", "800555"),
+        ("code", "B 7 K 3 M", "B7K3M"),
+        ("code", "Bravo seven Kilo three Mike", "B7K3M"),
+        ("code", "B as in Bertha, seven, see, are, double u", "B7CRW"),
+        ("code", "It's Mk3231.", "MK3231"),
+        ("code", "N has in novander, four", "N4"),
+        ("number", "We are twenty-five.", "25"),
+        ("number", "two hundred and five", "205"),
+        ("number", "about 3.5 please", "3.5"),
+        ("number", "for four people", "4"),
+        ("email", "My email is john dot smith at example dot com", "john.smith@example.com"),
+        ("email", "j o h n underscore seven at gmail dot com", "john_7@gmail.com"),
+        ("name", "It's John Miller.", "John Miller"),
+        ("name", "My name is Laura Janson. Jampin is spelled J-A-N-S-E-N.", "Laura Jansen"),
+        ("name", "Mayer, M A Y E R", "Mayer"),
+        ("date", "next Friday please", "2026-12-04"),
+        ("date", "on December 5th", "2026-12-05"),
+        ("time", "At 9:40 pm, please.", "21:40"),
+        ("text", "no nuts please", "no nuts please"),
+    ],
+)
+def test_words_of_a_kind_become_its_value(kind, text, expected):
+    assert value(kind, text) == expected
+
+
+@pytest.mark.parametrize("kind", ["phone", "code", "number", "email", "date", "time", "name"])
+def test_a_question_about_something_else_is_no_value(kind):
+    reading = read(field(kind), Heard("What are your opening hours?"), TODAY)
+    assert (reading.value, reading.tried) == ("", False)
+
+
+def test_every_check_accepts_a_known_code_and_no_changed_digit():
+    known = {"luhn": CARD, "iban": "DE89370400440532013000", "isbn": "9783161484100", "ean": "4006381333931"}
+    assert known.keys() == CHECKS.keys()
+    for name, code in known.items():
+        assert CHECKS[name](code)
+        for place in range(4, len(code)):
+            other = str((int(code[place]) + 1) % 10)
+            assert not CHECKS[name](code[:place] + other + code[place + 1 :])
+    assert CHECKS["isbn"]("080442957X")
+    for check in CHECKS.values():
+        assert not any(map(check, ("", "0", "-", "é" * 13, "٣" * 13, "A" * 64)))
+
+
+def test_the_check_digit_chooses_between_digits_that_sound_alike():
+    heard = "five".join(" ".join(CARD).split("9", 1)) if "9" in CARD else ""
+    spoken = " ".join(CARD).replace("9", "5", 1)
+    assert heard
+    reading = read(field("code", check="luhn", length=16), Heard(spoken), TODAY)
+    assert reading.tried
+    assert reading.value == "" or luhn(reading.value)
+    assert CARD in {text for text, _ in hypotheses(spell(spoken, letters=False))}
+
+
+def test_a_mask_leaves_only_what_can_stand_at_each_place():
+    reading = read(field("code", pattern="AA-99"), Heard("O K 8 5"), TODAY)
+    assert reading.value == "OK-85"
+    assert value("code", "0 K 8 5", pattern="AA-99") == "OK-85"
+    assert value("code", "O K 8", pattern="AA-99") == ""
+    assert write("AB12", "AA-99") == "AB-12"
+
+
+def test_an_alternative_of_the_recogniser_chooses_what_the_check_digit_demands():
+    wrong, right = CARD[:-1] + "1", CARD
+    heard = Heard(" ".join(wrong), 0.9, (" ".join(right),))
+    assert read(field("code", check="luhn"), heard, TODAY).value == right
+
+
+def test_alternatives_that_are_as_likely_leave_the_place_in_doubt():
+    reading = read(field("code"), Heard("A B 4", 0.9, ("A D 4",)), TODAY)
+    assert reading.doubt == Doubt("B", "D", 1)
+
+
+def test_a_code_among_known_ones_is_the_nearest():
+    codes = ["BX-471", "KM-902"]
+    assert value("code", "D X 4 7 1", values=codes) == "BX-471"
+    assert value("code", "Q Q 1 1 1", values=codes) == ""
+
+
+def test_choices_of_equal_distance_are_in_doubt():
+    rooms = field("choice", values=["Room one", "Room two", "Hall A", "Hall B"])
+    assert read(rooms, Heard("the room two please"), TODAY).value == "Room two"
+    assert read(rooms, Heard("the hall"), TODAY).doubt is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "text", "after"),
+    [
+        ("code", "B7KN", "no, M as in Mike", "B7KM"),
+        ("number", "15", "not fifteen, fifty", "50"),
+        ("phone", "5551215", "the last two are four five", "5551245"),
+        ("phone", "5551215", "the first three are 6 6 6", "6661215"),
+        ("code", "ABB", "the third letter is D", "ABD"),
+        ("code", "AG42", "No, not a, be as in bravo.", "BG42"),
+        ("name", "Jan Smith", "Y as in Yankee", "Jan Smyth"),
+    ],
+)
+def test_a_correction_changes_only_the_part_that_it_names(kind, before, text, after):
+    assert correct(field(kind), before, text) == after
+
+
+@pytest.mark.parametrize(
+    "text", ["no", "M as in Mike", "not nine, five", "what?", "the last ninety nine are nine"]
+)
+def test_a_correction_of_no_clear_part_changes_nothing(text):
+    assert correct(field("code"), "AB12", text) is None
+
+
+def test_what_was_dictated_is_read_whatever_the_digits():
+    draw = random.Random(3)
+    words = "zero one two three four five six seven eight nine".split()
+    for _ in range(200):
+        digits = "".join(draw.choice("0123456789") for _ in range(draw.randrange(3, 16)))
+        said = ", ".join(words[int(one)] for one in digits)
+        assert value("phone", f"It's {said}.") == digits
+        assert value("phone", digits) == digits
+
+
+@pytest.mark.parametrize("kind", ["name", "date", "time", "number", "phone", "email", "code", "text"])
+def test_texts_of_any_kind_are_read_without_failing(kind):
+    draw = random.Random(5)
+    pieces = [
+        "at",
+        "dot",
+        "no",
+        "not",
+        "the last",
+        "double",
+        "M as in",
+        "½",
+        "٣",
+        "plus",
+        "1" * 40,
+        "hundred",
+        "é",
+        ",",
+        "@",
+    ]
+    for _ in range(200):
+        text = " ".join(draw.choice(pieces) for _ in range(draw.randrange(40)))
+        dialogue = Dialogue([field(kind)])
+        dialogue.ask("it")
+        for _ in range(4):
+            dialogue.on_turn(Heard(text, draw.random()), TODAY)
+        assert dialogue.active is None or dialogue.state.attempts < 3
+
+
+def test_the_value_is_read_back_and_agreed_to():
+    dialogue = Dialogue([field("phone", label="phone number")])
+    assert dialogue.ask("it") == "What is your phone number?"
+    asked = dialogue.on_turn(Heard("five five five one two one two"), TODAY)
+    assert asked.say == "I have five five five, one two one two. Is that right?"
+    done = dialogue.on_turn(Heard("Yes, that's right."), TODAY)
+    assert (done.field, done.value, done.confirmed) == ("it", "5551212", True)
+    assert dialogue.active is None
+
+
+def test_only_the_doubtful_place_is_asked_again():
+    dialogue = Dialogue([field("code")])
+    dialogue.ask("it")
+    asked = dialogue.on_turn(Heard("A B 4", 0.9, ("A D 4",)), TODAY)
+    assert asked.say == "Was the second character B as in Bravo or D as in Delta?"
+    assert "A as in Alpha, D as in Delta, four" in dialogue.on_turn(Heard("D as in Delta"), TODAY).say
+
+
+def test_a_value_that_cannot_be_is_asked_again_three_times_at_most():
+    dialogue = Dialogue([field("phone", length=7)])
+    dialogue.ask("it")
+    assert "one digit at a time" in dialogue.on_turn(Heard("five five"), TODAY).say
+    assert "keys of your phone" in dialogue.on_turn(Heard("five five five"), TODAY).say
+    given_up = dialogue.on_turn(Heard("five"), TODAY)
+    assert (given_up.field, given_up.value, given_up.say) == ("it", "", "")
+
+
+def test_keys_are_digits():
+    dialogue = Dialogue([field("phone", confirm="if_unsure")])
+    dialogue.ask("it")
+    assert dialogue.on_turn(Heard("5551212"), TODAY).value == "5551212"
+
+
+@pytest.mark.parametrize(
+    ("confirm", "confidence", "asks"),
+    [("read_back", 1.0, True), ("if_unsure", 0.9, False), ("if_unsure", 0.3, True), ("never", 0.3, False)],
+)
+def test_the_value_is_read_back_as_the_field_says(confirm, confidence, asks):
+    dialogue = Dialogue([field("phone", confirm=confirm)])
+    dialogue.ask("it")
+    assert bool(dialogue.on_turn(Heard("555 1212", confidence), TODAY).say) == asks
+
+
+def test_a_state_from_elsewhere_goes_on_or_is_dropped():
+    begun = CollectState(field="it", phase="confirm", value="5551215")
+    dialogue = Dialogue([field("phone")], begun)
+    assert "one two four five" in dialogue.on_turn(Heard("no, the last two are four five"), TODAY).say
+    assert Dialogue([field("phone")], CollectState(field="other")).active is None
+    hostile = CollectState(field="it", phase="part", value="x" * 10_000, one="?", other="B", place=99_999)
+    for kind in ("date", "code", "choice", "name"):
+        dialogue = Dialogue([field(kind, values=["a"] if kind == "choice" else [])], hostile)
+        for text in ("B", "the first", "yes", "no"):
+            dialogue.on_turn(Heard(text), TODAY)
+
+
+def test_the_iban_is_that_of_the_letters_and_digits():
+    assert iban(value("code", "D E eight nine 3704 0044 0532 0130 00", check="iban"))
