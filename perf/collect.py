@@ -50,8 +50,8 @@ _NAMES = (
     "Anna Miller, Peter Smyth, Laura Jansen, Tom Becker, Maria Gomez, David Hughes, Emma Fischer, Paul Novak, "
     "Nina Patel, Oscar Brandt, Helen Carver, Victor Stone"
 ).split(", ")
-_CHOICES = "Garden room, Sea view, Roof terrace, Wine cellar, Corner table, Quiet floor, Family suite".split(
-    ", "
+_CHOICES = "Garden room,Sea view,Roof terrace,Wine cellar,Corner table,Quiet floor,Family suite".split(
+    ","
 )
 _HOSTS = ("example.com", "gmail.com", "parley.org")
 
@@ -132,7 +132,8 @@ def cases(count: int) -> list[Case]:
         add(f"{local}@{host}", f"My email is {local.replace('.', ' dot ')} at {at_host}.",
             f"{_slow(local)} at {at_host}.", kind="email")  # fmt: skip
         day = _TODAY + timedelta(days=draw.randrange(1, 300))
-        said = f"{day:%B} {day.day}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10 * (day.day // 10 != 1), 'th') }"
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day // 10 != 1 else 0, "th")
+        said = f"{day:%B} {day.day}{ending}"
         add(day.isoformat(), f"On {said}, please.", f"{said}.", kind="date")
         clock = f"{draw.randrange(24):02}:{draw.choice((0, 15, 30, 40)):02}"
         when = say_time_of(clock)
@@ -256,15 +257,14 @@ def main() -> int:
     found = cases(args.count)
     run(found, Callers(args.snr, args.loss))
     print(f"G.711, babble {args.snr} dB, {args.loss:.0%} loss; {describe_processor()}")
-    print("kind            | values | free exact | first answer | collected exact")
+    print("kind     | values | free exact   | first answer | collected exact")
     kinds = {one.what.check or one.what.kind: None for one in found}
     for kind in [*kinds, "all"]:
         mine = [one for one in found if kind in ("all", one.what.check or one.what.kind)]
         free, exact = (sum(one.free for one in mine), sum(one.value == one.truth for one in mine))
         agreed = sum(one.reply.startswith("Yes") for one in mine)
-        print(
-            f"{kind:15} | {len(mine):6} | {free / len(mine):10.1%} | {agreed / len(mine):12.1%} | {exact / len(mine):8.1%}"
-        )
+        shares = " | ".join(f"{part / len(mine):12.1%}" for part in (free, agreed, exact))
+        print(f"{kind:8} | {len(mine):6} | {shares}")
     for one in found if args.show else ():
         if one.value != one.truth:
             print(

@@ -58,6 +58,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         steps: Parts of the conversation, which begins with the first.
         decisions: Questions about the conversation, whose answers come as ``Decision``.
         sampling: Of the language model; None: the server's choice.
+        collect: Values that the agent can ask the user for, and that rules read.
         facts: ``strict``: the agent says no figure, name or code that is in none of its sources.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
@@ -100,6 +101,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         steps: Iterable[protocol.Step] = (),
         decisions: Iterable[protocol.DecisionQuestion] = (),
         sampling: protocol.SamplingOptions | None = None,
+        collect: Sequence[protocol.CollectField] = (),
         facts: Literal["off", "strict"] = "off",
         greeting: str | None = None,
         retry: Backoff | None = None,
@@ -132,6 +134,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             steps=list(steps),
             decisions=list(decisions),
             sampling=sampling or protocol.SamplingOptions(),
+            collect=list(collect),
             facts=facts,
             greeting=greeting,
         )

@@ -50,8 +50,8 @@ _ZEROS = {"hundred": "00", "thousand": "000"}
 _FILLERS = frozenset(
     "a an and ah again all check code digit digits dash er erm for hello hi hyphen i i'm id is it it's its "
     "letter letters mine my no number of okay please phone plate space so spelled that that's the then this "
-    "uh um was well with yeah yes yep number's sure right point reference booking order card account customer "
-    "ticket postcode zip serial slash thanks".split()
+    "uh um was well with yeah yes yep number's sure right point reference booking order card account "
+    "customer ticket postcode zip serial slash thanks".split()
 )
 _AS_IN = frozenset({"as", "has", "for", "in", "like"})
 _AS = frozenset({"as", "has", "is"})
