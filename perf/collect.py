@@ -47,12 +47,10 @@ _NAMED_PLACES = 12
 _JOIN_MS = 20_000
 _PACKET = RATE // 50
 _NAMES = (
-    "Anna Miller, Peter Smyth, Laura Jansen, Tom Becker, Maria Gomez, David Hughes, Emma Fischer, Paul Novak, "
-    "Nina Patel, Oscar Brandt, Helen Carver, Victor Stone"
+    "Anna Miller, Peter Smyth, Laura Jansen, Tom Becker, Maria Gomez, David Hughes, Emma Fischer, "
+    "Paul Novak, Nina Patel, Oscar Brandt, Helen Carver, Victor Stone"
 ).split(", ")
-_CHOICES = "Garden room,Sea view,Roof terrace,Wine cellar,Corner table,Quiet floor,Family suite".split(
-    ","
-)
+_CHOICES = "Garden room,Sea view,Roof terrace,Wine cellar,Corner table,Quiet floor,Family suite".split(",")
 _HOSTS = ("example.com", "gmail.com", "parley.org")
 
 

@@ -66,7 +66,7 @@ from parley.timeouts import loop_time
 from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import MAX_CHARACTERS
-from parley.turns.settings import PRESETS, TurnSettings, choose_settings
+from parley.turns.settings import DICTATION, TurnSettings, at_least, choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
@@ -364,9 +364,7 @@ class Conversation:
     def _turn_settings(self, start: protocol.Start) -> TurnSettings | None:
         """How patient the session is: the more so with letters and digits that are said one by one."""
         settings = choose_settings(start.turn, self._config.eagerness)
-        if not self.collector.dictating:
-            return settings
-        return dataclasses.replace(PRESETS["patient"], manual=settings is not None and settings.manual)
+        return at_least(settings, DICTATION) if self.collector.dictating else settings
 
     def _reply(self, text: str) -> str:
         """What is said verbatim to a turn of the user; empty: the language model answers."""

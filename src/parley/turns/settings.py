@@ -53,6 +53,21 @@ PRESETS: Mapping[Eagerness, TurnSettings] = {
 }
 
 
+DICTATION = TurnSettings(
+    threshold=0.7, complete_ms=1_500, incomplete_ms=2_500, unfinished_ms=3_500, limit_ms=5_000
+)
+"""While letters and digits are dictated: how they sound says little about whether more of them follow."""
+
+
+def at_least(settings: TurnSettings | None, patient: TurnSettings) -> TurnSettings:
+    """The more patient numbers of two; ``settings`` None: every pause ends the turn."""
+    if settings is None:
+        return patient
+    names = ("threshold", "complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
+    numbers = {name: max(getattr(settings, name), getattr(patient, name)) for name in names}
+    return dataclasses.replace(settings, **numbers)
+
+
 def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | None:
     """The settings of a session.
 

@@ -160,7 +160,7 @@ async def dictated(*utterances, alternative: str = "") -> FakeCall:
 
 
 async def test_speech_with_pauses_is_one_value():
-    call = await dictated((5_000, 5_400, "A B"), (6_900, 7_300, "four"))
+    call = await dictated((5_000, 5_400, "A B"), (6_600, 7_000, "four"))
     (decision,) = [one for one in call.outlet.of(TurnDecision) if one.decision == "commit"]
     assert decision.text == "A B four"
     assert " ".join(spoken(call)[1:]) == "I have A as in Alpha, B as in Bravo, four. Is that right?"
