@@ -228,8 +228,10 @@ def run(found: Sequence[Case], callers: Callers) -> None:
     """Hold all calls: first all first answers, then all second ones."""
     callers.speak([Line(one.first, one.voice) for one in found])
     for seed, one in enumerate(found):
-        one.heard = callers.hear(Line(one.first, one.voice), seed, ()).text
-        heard = callers.hear(Line(one.first, one.voice), seed, one.what.values)
+        heard = callers.hear(Line(one.first, one.voice), seed, ())
+        one.heard = heard.text
+        if one.what.values:
+            heard = callers.hear(Line(one.first, one.voice), seed, one.what.values)
         one.asked = one.dialogue.on_turn(heard, _TODAY)
         one.value, one.reply = one.asked.value, answer(one)
     callers.speak([Line(one.reply, one.voice) for one in found if one.reply])
