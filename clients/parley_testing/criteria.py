@@ -138,6 +138,12 @@ def _checks_of_call(reading: CallReading) -> Iterator[Check]:
     for step in expect.steps:
         problem = "" if step in left else f"the steps were {', '.join(begun) or 'none'}"
         yield Check(f"step {step} begins", problem)
+    values = {
+        one.field: one.value for _, one in reading.log.events if isinstance(one, protocol.DataCollected)
+    }
+    for field, value in expect.collected.items():
+        problem = "" if values.get(field) == value else f"it is {values.get(field, '')!r}"
+        yield Check(f"{field} is {value}", problem)
     for tool in expect.not_called:
         made = [call for call in calls if call.name == tool]
         yield Check(f"never calls {tool}", f"called {_written(made)}" if made else "")

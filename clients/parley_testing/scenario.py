@@ -273,6 +273,8 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of tools."""
     steps: list[str] = []
     """Names of steps that have to begin, in this order; others may begin between them."""
+    collected: dict[str, str] = {}
+    """Values that fields have to have at the end."""
     said: Wordings = []
     """All of it has to be said by the agent."""
     never_said: Wordings = []

@@ -278,6 +278,7 @@ class CallView:
                 | protocol.KnowledgeUsed()
                 | protocol.SpeechIgnored()
                 | protocol.StepChanged()
+                | protocol.DataCollected()
                 | protocol.Closed()
                 | Reconnecting()
                 | Reconnected()
@@ -294,6 +295,7 @@ class CallView:
         | protocol.KnowledgeUsed
         | protocol.SpeechIgnored
         | protocol.StepChanged
+        | protocol.DataCollected
         | protocol.Closed
         | Reconnecting
         | Reconnected,
@@ -302,6 +304,8 @@ class CallView:
             self._line("yellow", "call", format_move(event))
         elif isinstance(event, protocol.StepChanged):
             self._line("dim", "step", escape(event.step))
+        elif isinstance(event, protocol.DataCollected):
+            self._line("dim", "data", escape(f"{event.field}: {event.value or 'taken back'}"))
         elif not isinstance(event, protocol.TurnDecision) or (
             event.decision == "wait" and event.needed_ms > _NOTICED_WAIT_MS
         ):

@@ -102,6 +102,14 @@ def test_call_that_cannot_be_read_is_refused(written):
         parse_call(written)
 
 
+def test_collected_values_are_compared_with_the_last_ones():
+    tape = answered("Done.")
+    for value in ("5551212", "5551213"):
+        tape.add(1.0, protocol.DataCollected(field="phone", value=value))
+    assert problems(tape, collected={"phone": "5551213"}) == []
+    assert problems(tape, collected={"phone": "5551212"}) == ["phone is 5551212: it is '5551213'"]
+
+
 def test_steps_are_compared_with_those_that_began():
     tape = answered("Done.", exchange=replace(said("is there parking"), step="book"))
     tape.add(0.0, protocol.StepChanged(step="greet"))
