@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from parley.agent.collecting.checks import iban, luhn
 from parley.agent.collecting.dialogue import Dialogue, Outcome
-from parley.agent.collecting.reading import Heard, read
+from parley.agent.collecting.reading import UserAnswer, read
 from parley.agent.collecting.spelling import WORDS
 from parley.asr.itn import inverse_normalizer
 from parley.asr.messages import AsrOptions
@@ -193,7 +193,7 @@ def answer(case: Case) -> str:
 
 def _has(kind: CollectKind, text: str, truth: str) -> bool:
     if kind in ("date", "time"):
-        return read(CollectField(name="value", kind=kind), Heard(text), _TODAY).value == truth
+        return read(CollectField(name="value", kind=kind), UserAnswer(text), _TODAY).value == truth
     written = inverse_normalizer("en")(text)
     return re.sub(r"[^\w@]|_", "", truth).lower() in re.sub(r"[^\w@]|_", "", written).lower()
 
@@ -215,13 +215,13 @@ class Callers:
             self._cache.speak(missing[at : at + _BATCH])
             print(f"spoken: {min(at + _BATCH, len(missing))} of {len(missing)}", file=sys.stderr, flush=True)
 
-    def hear(self, line: Line, seed: int, phrases: Sequence[str]) -> Heard:
+    def hear(self, line: Line, seed: int, phrases: Sequence[str]) -> UserAnswer:
         """What the recogniser writes of a line that was spoken."""
         noisy = self._babble(self._cache.speak([line])[line].samples)
         telephone = TelephoneLine(telephone=True, loss=self._loss, seed=seed)
         pieces = [telephone.send(noisy[at : at + _PACKET]) for at in range(0, len(noisy), _PACKET)]
         options = AsrOptions(partial_interval_ms=0, join_ms=_JOIN_MS, phrases=list(phrases))
-        return Heard(*hear_turn(self._pipeline, np.concatenate(pieces), options))
+        return UserAnswer(*hear_turn(self._pipeline, np.concatenate(pieces), options))
 
 
 def run(found: Sequence[Case], callers: Callers) -> None:

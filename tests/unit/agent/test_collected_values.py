@@ -10,7 +10,7 @@ import pytest
 from parley.agent.collecting.checks import CHECKS, iban, luhn, write
 from parley.agent.collecting.corrections import correct
 from parley.agent.collecting.dialogue import Dialogue
-from parley.agent.collecting.reading import Doubt, Heard, read
+from parley.agent.collecting.reading import Doubt, UserAnswer, read
 from parley.agent.collecting.spelling import hypotheses, spell
 from parley.checkpoint import CollectState
 from parley.protocol import CollectField
@@ -24,7 +24,7 @@ def field(kind, **options) -> CollectField:
 
 
 def value(kind, text, **options) -> str:
-    return read(field(kind, **options), Heard(text), TODAY).value
+    return read(field(kind, **options), UserAnswer(text), TODAY).value
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_words_of_a_kind_become_its_value(kind, text, expected):
 
 @pytest.mark.parametrize("kind", ["phone", "code", "number", "email", "date", "time", "name"])
 def test_a_question_about_something_else_is_no_value(kind):
-    reading = read(field(kind), Heard("What are your opening hours?"), TODAY)
+    reading = read(field(kind), UserAnswer("What are your opening hours?"), TODAY)
     assert (reading.value, reading.tried) == ("", False)
 
 
@@ -82,14 +82,14 @@ def test_the_check_digit_chooses_between_digits_that_sound_alike():
     heard = "five".join(" ".join(CARD).split("9", 1)) if "9" in CARD else ""
     spoken = " ".join(CARD).replace("9", "5", 1)
     assert heard
-    reading = read(field("code", check="luhn", length=16), Heard(spoken), TODAY)
+    reading = read(field("code", check="luhn", length=16), UserAnswer(spoken), TODAY)
     assert reading.tried
     assert reading.value == "" or luhn(reading.value)
     assert CARD in {text for text, _ in hypotheses(spell(spoken, letters=False))}
 
 
 def test_a_mask_leaves_only_what_can_stand_at_each_place():
-    reading = read(field("code", pattern="AA-99"), Heard("O K 8 5"), TODAY)
+    reading = read(field("code", pattern="AA-99"), UserAnswer("O K 8 5"), TODAY)
     assert reading.value == "OK-85"
     assert value("code", "0 K 8 5", pattern="AA-99") == "OK-85"
     assert value("code", "O K 8", pattern="AA-99") == ""
@@ -98,12 +98,12 @@ def test_a_mask_leaves_only_what_can_stand_at_each_place():
 
 def test_an_alternative_of_the_recogniser_chooses_what_the_check_digit_demands():
     wrong, right = CARD[:-1] + "1", CARD
-    heard = Heard(" ".join(wrong), 0.9, (" ".join(right),))
+    heard = UserAnswer(" ".join(wrong), 0.9, (" ".join(right),))
     assert read(field("code", check="luhn"), heard, TODAY).value == right
 
 
 def test_alternatives_that_are_as_likely_leave_the_place_in_doubt():
-    reading = read(field("code"), Heard("A B 4", 0.9, ("A D 4",)), TODAY)
+    reading = read(field("code"), UserAnswer("A B 4", 0.9, ("A D 4",)), TODAY)
     assert reading.doubt == Doubt("B", "D", 1)
 
 
@@ -115,8 +115,8 @@ def test_a_code_among_known_ones_is_the_nearest():
 
 def test_choices_of_equal_distance_are_in_doubt():
     rooms = field("choice", values=["Room one", "Room two", "Hall A", "Hall B"])
-    assert read(rooms, Heard("the room two please"), TODAY).value == "Room two"
-    assert read(rooms, Heard("the hall"), TODAY).doubt is not None
+    assert read(rooms, UserAnswer("the room two please"), TODAY).value == "Room two"
+    assert read(rooms, UserAnswer("the hall"), TODAY).doubt is not None
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_texts_of_any_kind_are_read_without_failing(kind):
         dialogue = Dialogue([field(kind)])
         dialogue.ask("it")
         for _ in range(4):
-            dialogue.on_turn(Heard(text, draw.random()), TODAY)
+            dialogue.on_turn(UserAnswer(text, draw.random()), TODAY)
         assert dialogue.active is None or dialogue.state.attempts < 3
 
 
 def test_the_value_is_read_back_and_agreed_to():
     dialogue = Dialogue([field("phone", label="phone number")])
     assert dialogue.ask("it") == "What is your phone number?"
-    asked = dialogue.on_turn(Heard("five five five one two one two"), TODAY)
+    asked = dialogue.on_turn(UserAnswer("five five five one two one two"), TODAY)
     assert asked.say == "I have five five five, one two one two. Is that right?"
-    done = dialogue.on_turn(Heard("Yes, that's right."), TODAY)
+    done = dialogue.on_turn(UserAnswer("Yes, that's right."), TODAY)
     assert (done.field, done.value, done.confirmed) == ("it", "5551212", True)
     assert dialogue.active is None
 
@@ -194,24 +194,24 @@ def test_the_value_is_read_back_and_agreed_to():
 def test_only_the_doubtful_place_is_asked_again():
     dialogue = Dialogue([field("code")])
     dialogue.ask("it")
-    asked = dialogue.on_turn(Heard("A B 4", 0.9, ("A D 4",)), TODAY)
+    asked = dialogue.on_turn(UserAnswer("A B 4", 0.9, ("A D 4",)), TODAY)
     assert asked.say == "Was the second character B as in Bravo or D as in Delta?"
-    assert "A as in Alpha, D as in Delta, four" in dialogue.on_turn(Heard("D as in Delta"), TODAY).say
+    assert "A as in Alpha, D as in Delta, four" in dialogue.on_turn(UserAnswer("D as in Delta"), TODAY).say
 
 
 def test_a_value_that_cannot_be_is_asked_again_three_times_at_most():
     dialogue = Dialogue([field("phone", length=7)])
     dialogue.ask("it")
-    assert "one digit at a time" in dialogue.on_turn(Heard("five five"), TODAY).say
-    assert "keys of your phone" in dialogue.on_turn(Heard("five five five"), TODAY).say
-    given_up = dialogue.on_turn(Heard("five"), TODAY)
+    assert "one digit at a time" in dialogue.on_turn(UserAnswer("five five"), TODAY).say
+    assert "keys of your phone" in dialogue.on_turn(UserAnswer("five five five"), TODAY).say
+    given_up = dialogue.on_turn(UserAnswer("five"), TODAY)
     assert (given_up.field, given_up.value, given_up.say) == ("it", "", "")
 
 
 def test_keys_are_digits():
     dialogue = Dialogue([field("phone", confirm="if_unsure")])
     dialogue.ask("it")
-    assert dialogue.on_turn(Heard("5551212"), TODAY).value == "5551212"
+    assert dialogue.on_turn(UserAnswer("5551212"), TODAY).value == "5551212"
 
 
 @pytest.mark.parametrize(
@@ -221,19 +221,19 @@ def test_keys_are_digits():
 def test_the_value_is_read_back_as_the_field_says(confirm, confidence, asks):
     dialogue = Dialogue([field("phone", confirm=confirm)])
     dialogue.ask("it")
-    assert bool(dialogue.on_turn(Heard("555 1212", confidence), TODAY).say) == asks
+    assert bool(dialogue.on_turn(UserAnswer("555 1212", confidence), TODAY).say) == asks
 
 
 def test_a_state_from_elsewhere_goes_on_or_is_dropped():
     begun = CollectState(field="it", phase="confirm", value="5551215")
     dialogue = Dialogue([field("phone")], begun)
-    assert "one two four five" in dialogue.on_turn(Heard("no, the last two are four five"), TODAY).say
+    assert "one two four five" in dialogue.on_turn(UserAnswer("no, the last two are four five"), TODAY).say
     assert Dialogue([field("phone")], CollectState(field="other")).active is None
     hostile = CollectState(field="it", phase="part", value="x" * 10_000, one="?", other="B", place=99_999)
     for kind in ("date", "code", "choice", "name"):
         dialogue = Dialogue([field(kind, values=["a"] if kind == "choice" else [])], hostile)
         for text in ("B", "the first", "yes", "no"):
-            dialogue.on_turn(Heard(text), TODAY)
+            dialogue.on_turn(UserAnswer(text), TODAY)
 
 
 def test_the_iban_is_that_of_the_letters_and_digits():

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.collecting import wording
 from parley.agent.collecting.dialogue import Dialogue, Outcome
-from parley.agent.collecting.reading import Heard
+from parley.agent.collecting.reading import UserAnswer
 from parley.agent.memory import ToolRound
 from parley.agent.outcomes import Outcomes
 from parley.checkpoint import CollectState
@@ -139,15 +139,15 @@ class Collector:
         self._on_change()
         return outcome.say, self._finish(outcome)
 
-    def _take(self, text: str) -> Heard:
+    def _take(self, text: str) -> UserAnswer:
         """The text, with what the recogniser has said about it."""
         events = [event for event in self._heard if event.text.strip() in text]
         self._heard.clear()
         if not events:
-            return Heard(text)
+            return UserAnswer(text)
         alone = events[-1] if events[-1].text.strip() == text.strip() else None
         others = tuple(one.text for one in alone.alternatives[1:]) if alone else ()
-        return Heard(text, min(event.confidence for event in events), others)
+        return UserAnswer(text, min(event.confidence for event in events), others)
 
     def _finish(self, outcome: Outcome) -> str:
         if not outcome.field:

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.collecting import wording
 from parley.agent.collecting.corrections import correct
-from parley.agent.collecting.reading import Doubt, Heard, Reading, has_letters, read
+from parley.agent.collecting.reading import Doubt, ReadValue, UserAnswer, has_letters, read
 from parley.agent.collecting.spelling import Spelled, spell
 from parley.checkpoint import CollectState
 from parley.protocol import CollectField
@@ -73,7 +73,7 @@ class Dialogue:
         """Ask for nothing any more."""
         self.state, self._spelled = CollectState(), None
 
-    def on_turn(self, heard: Heard, today: date) -> Outcome:
+    def on_turn(self, heard: UserAnswer, today: date) -> Outcome:
         """Handle a turn of the user while a field is active."""
         field, state = self.active, self.state
         if field is None:
@@ -102,7 +102,7 @@ class Dialogue:
         self._spelled = None
         return self._accept(field, changed, sure=False)
 
-    def _read(self, field: CollectField, heard: Heard, today: date, *, denied: bool) -> Outcome | None:
+    def _read(self, field: CollectField, heard: UserAnswer, today: date, *, denied: bool) -> Outcome | None:
         """A whole value; None: the user does not try to say one."""
         state = self.state
         confirming = state.phase == "confirm"
@@ -113,11 +113,11 @@ class Dialogue:
             return self._done(state.value, confirmed=True)
         return self._take(field, reading, heard) if reading.tried else None
 
-    def _take(self, field: CollectField, reading: Reading, heard: Heard) -> Outcome:
+    def _take(self, field: CollectField, reading: ReadValue, heard: UserAnswer) -> Outcome:
         self._spelled = reading.spelled
         doubt = reading.doubt
         if doubt is not None and doubt.place < 0 and len(doubt.one) > _LONGEST_CHOICE and not field.values:
-            reading, doubt = Reading(spelled=reading.spelled, tried=True), None
+            reading, doubt = ReadValue(spelled=reading.spelled, tried=True), None
         if not reading.value:
             said = reading.spelled.text if reading.spelled else ""
             last = self.state.attempts + 2 >= _MOST_ATTEMPTS

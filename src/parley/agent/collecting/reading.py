@@ -51,7 +51,7 @@ _write_email = inverse_normalizer("en")
 
 
 @dataclass(frozen=True)
-class Heard:
+class UserAnswer:
     """A turn of the user."""
 
     text: str
@@ -72,7 +72,7 @@ class Doubt:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadValue:
     """A text read as a value."""
 
     value: str = ""
@@ -84,7 +84,7 @@ class Reading:
     """Whether the user has tried to say a value."""
 
 
-def read(field: CollectField, heard: Heard, today: date, earlier: Spelled | None = None) -> Reading:
+def read(field: CollectField, heard: UserAnswer, today: date, earlier: Spelled | None = None) -> ReadValue:
     """Read what was said.
 
     Args:
@@ -94,7 +94,7 @@ def read(field: CollectField, heard: Heard, today: date, earlier: Spelled | None
         earlier: letters and digits of an earlier try, which are combined with these.
     """
     text = heard.text[:MAX_TEXT].strip()
-    readers: Mapping[CollectKind, Callable[[], Reading]] = {
+    readers: Mapping[CollectKind, Callable[[], ReadValue]] = {
         "phone": lambda: _read_code(field, heard, earlier),
         "code": lambda: _read_code(field, heard, earlier),
         "number": lambda: _read_number(field, heard, earlier),
@@ -103,7 +103,7 @@ def read(field: CollectField, heard: Heard, today: date, earlier: Spelled | None
         "time": lambda: _read_moment(field, text, today),
         "choice": lambda: _nearest(field, text),
         "name": lambda: _read_name(field, text),
-        "text": lambda: Reading(text, tried=bool(text)),
+        "text": lambda: ReadValue(text, tried=bool(text)),
     }
     return readers[field.kind]()
 
@@ -127,7 +127,7 @@ def has_letters(field: CollectField) -> bool:
     )
 
 
-def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Reading:
+def _read_code(field: CollectField, heard: UserAnswer, earlier: Spelled | None) -> ReadValue:
     letters = has_letters(field)
     texts = [one[:MAX_TEXT] for one in (heard.text, *heard.alternatives)]
     found = [spell(one, letters=letters, confidence=heard.confidence) for one in texts]
@@ -135,14 +135,14 @@ def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Re
     asked = heard.text.rstrip().endswith("?") and bool(own.rest)
     most_rest = _MOST_WORDS if field.kind == "number" else len(own.groups) // 2 + 1
     if not own.groups or asked or len(own.rest) > most_rest:
-        return Reading()
+        return ReadValue()
     if earlier is not None:
         own = combine(earlier, own)
     lattices = [_in_mask(own, field.pattern), *found[1:]]
     if field.values:
         return _nearest_code(field, own)
     if not any(_may_fit(field, one) for one in lattices):
-        return Reading(spelled=own, tried=True)
+        return ReadValue(spelled=own, tried=True)
     best: tuple[str, float] | None = None
     for text, cost in hypotheses(*lattices):
         value = in_form(field, text)
@@ -153,8 +153,8 @@ def _read_code(field: CollectField, heard: Heard, earlier: Spelled | None) -> Re
         elif cost - best[1] >= _MARGIN:
             break
         elif (doubt := _difference(best[0], value)) is not None:
-            return Reading(best[0], doubt, own, tried=True)
-    return Reading(best[0] if best else "", None, own, tried=True)
+            return ReadValue(best[0], doubt, own, tried=True)
+    return ReadValue(best[0] if best else "", None, own, tried=True)
 
 
 def _may_fit(field: CollectField, spelled: Spelled) -> bool:
@@ -189,21 +189,21 @@ def _difference(one: str, other: str) -> Doubt | None:
     return Doubt(one, other)
 
 
-def _read_number(field: CollectField, heard: Heard, earlier: Spelled | None) -> Reading:
+def _read_number(field: CollectField, heard: UserAnswer, earlier: Spelled | None) -> ReadValue:
     text = re.sub(r"\b(?:for|to|too|won|ate)\b", " ", heard.text[:MAX_TEXT].lower())
     words = re.findall(r"[a-z]+|\d+", text)
     decimals = _DECIMAL.findall(text)
     if _SCALES.keys() & set(words):
         number = _cardinal(words)
         value = None if number is None else in_form(field, str(number))
-        return Reading(value or "", tried=True)
+        return ReadValue(value or "", tried=True)
     if len(decimals) == 1 and not {"double", "triple"} & set(words) and not field.check:
         value = in_form(field, decimals[0].replace(",", ""))
-        return Reading(value or "", None, spell(text, letters=False), tried=True)
+        return ReadValue(value or "", None, spell(text, letters=False), tried=True)
     if "point" in words:
         whole, _, part = text.partition("point")
         groups = [spell(one, letters=False).text for one in (whole, part)]
-        return Reading(in_form(field, ".".join(groups)) or "" if all(groups) else "", tried=True)
+        return ReadValue(in_form(field, ".".join(groups)) or "" if all(groups) else "", tried=True)
     return _read_code(field, replace(heard, text=text), earlier)
 
 
@@ -221,7 +221,7 @@ def _cardinal(words: Sequence[str]) -> int | None:
     return total + current if found and total + current < 10**12 else None
 
 
-def _read_email(text: str) -> Reading:
+def _read_email(text: str) -> ReadValue:
     plain = re.sub(r"\bat the rate(?: of)?\b|\bat sign\b", "at", text, flags=re.IGNORECASE)
     plain = re.sub(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", r"\1 ", plain, flags=re.IGNORECASE)
     found = _EMAIL.search(_write_email(plain))
@@ -229,8 +229,8 @@ def _read_email(text: str) -> Reading:
         joined = _joined_email(plain)
         found = _EMAIL.fullmatch(joined)
     if found is None:
-        return Reading(tried="at" in text.lower().split() or "@" in text)
-    return Reading(found[0].lower().rstrip("."), tried=True)
+        return ReadValue(tried="at" in text.lower().split() or "@" in text)
+    return ReadValue(found[0].lower().rstrip("."), tried=True)
 
 
 def _joined_email(text: str) -> str:
@@ -258,14 +258,14 @@ def _email_part(text: str) -> str:
     return "".join(digits)
 
 
-def _read_moment(field: CollectField, text: str, today: date) -> Reading:
+def _read_moment(field: CollectField, text: str, today: date) -> ReadValue:
     try:
         if field.kind == "date":
-            return Reading(read_day(text, today).isoformat(), tried=True)
+            return ReadValue(read_day(text, today).isoformat(), tried=True)
         found = _time_in(text)
-        return Reading(found.isoformat("minutes"), tried=True)
+        return ReadValue(found.isoformat("minutes"), tried=True)
     except ValueError:
-        return Reading(tried=bool(re.search(r"\d", text)) and len(text.split()) <= _MOST_WORDS)
+        return ReadValue(tried=bool(re.search(r"\d", text)) and len(text.split()) <= _MOST_WORDS)
 
 
 def _time_in(text: str) -> time:
@@ -280,7 +280,7 @@ def _time_in(text: str) -> time:
     raise ValueError(text)
 
 
-def _read_name(field: CollectField, text: str) -> Reading:
+def _read_name(field: CollectField, text: str) -> ReadValue:
     said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
     plain = _LEAD.sub("", said).strip(" ,.!?")
     spelled = spell(behind or plain, letters=True)
@@ -292,13 +292,13 @@ def _read_name(field: CollectField, text: str) -> Reading:
             words = [word for word in words if word in spelled.rest]
         # What was spelled is said too, as the recogniser has understood it.
         first = [word for word in words if not _is_like(word, last)]
-        return Reading(_in_capitals([*first[:_MOST_WORDS], last.lower()]), None, spelled, tried=True)
+        return ReadValue(_in_capitals([*first[:_MOST_WORDS], last.lower()]), None, spelled, tried=True)
     if field.values:
         return _nearest(field, plain)
     is_name = (
         0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"\d", plain)
     )
-    return Reading(_in_capitals(words) if is_name else "", tried=is_name)
+    return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
 
 
 def _is_like(word: str, spelled: str) -> bool:
@@ -309,30 +309,30 @@ def _in_capitals(words: Sequence[str]) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _nearest(field: CollectField, text: str) -> Reading:
+def _nearest(field: CollectField, text: str) -> ReadValue:
     """The known value that is nearest to some of the words."""
     plain = _plain(text)[:_MOST_COMPARED]
     if not plain:
-        return Reading()
+        return ReadValue()
     found = sorted((_distance(_plain(one), plain) / max(1, len(_plain(one))), one) for one in field.values)
     return _chosen(found)
 
 
-def _nearest_code(field: CollectField, spelled: Spelled) -> Reading:
+def _nearest_code(field: CollectField, spelled: Spelled) -> ReadValue:
     text = spelled.text
     codes = [(one, "".join(filter(str.isalnum, one)).upper()) for one in field.values]
     found = sorted((_distance(code, text, whole=True) / max(1, len(code)), one) for one, code in codes)
     reading = _chosen(found)
-    return Reading(reading.value, reading.doubt, spelled, tried=True)
+    return ReadValue(reading.value, reading.doubt, spelled, tried=True)
 
 
-def _chosen(found: Sequence[tuple[float, str]]) -> Reading:
+def _chosen(found: Sequence[tuple[float, str]]) -> ReadValue:
     if not found or found[0][0] > _MOST_DISTANCE:
-        return Reading()
+        return ReadValue()
     doubt = None
     if len(found) > 1 and found[1][0] - found[0][0] < _LEAST_AHEAD:
         doubt = Doubt(found[0][1], found[1][1])
-    return Reading(found[0][1], doubt, tried=True)
+    return ReadValue(found[0][1], doubt, tried=True)
 
 
 def _plain(text: str) -> str:
