@@ -191,6 +191,25 @@ def test_the_value_is_read_back_and_agreed_to():
     assert dialogue.active is None
 
 
+@pytest.mark.parametrize(
+    ("text", "agrees"),
+    [
+        ("Yes.", True),
+        ("That's right, thanks", True),
+        ("that is correct", True),
+        ("Okay, how much is it?", False),
+        ("I'm not sure", False),
+        ("yes but the last one is four", False),
+        ("", False),
+    ],
+)
+def test_only_words_that_agree_confirm_a_value(text, agrees):
+    dialogue = Dialogue([field("phone")])
+    dialogue.ask("it")
+    dialogue.on_turn(UserAnswer("5551212"), TODAY)
+    assert dialogue.on_turn(UserAnswer(text), TODAY).confirmed == agrees
+
+
 def test_only_the_doubtful_place_is_asked_again():
     dialogue = Dialogue([field("code")])
     dialogue.ask("it")

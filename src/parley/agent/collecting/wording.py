@@ -21,7 +21,9 @@ _SIGNS = {"@": "at", ".": "dot", "_": "underscore", "-": "dash", "+": "plus"}
 _GROUP = 3
 _YES = frozenset("yes yeah yep yup yea correct right exactly sure ok okay perfect fine absolutely".split())
 _NO = frozenset("no nope nah wrong incorrect not isn't false".split())
-_LONGEST_YES = 6
+_BEFORE_YES = frozenset("that's it's that it all".split())
+_OTHER = frozenset("but what how when where why who which can do does are".split())
+_LONGEST_YES = 5
 
 
 def label(field: CollectField) -> str:
@@ -94,7 +96,9 @@ def say(field: CollectField, value: str) -> str:
 def is_yes(text: str) -> bool:
     """Whether the user agrees."""
     words = re.findall(r"[a-z']+|\d+", text.lower())
-    return bool(words) and len(words) <= _LONGEST_YES and not _NO & set(words) and bool(_YES & set(words))
+    beginning = words[:3] if words and words[0] in _BEFORE_YES else words[:1]
+    agrees = bool(_YES & set(beginning)) and not (_NO | _OTHER) & set(words)
+    return agrees and len(words) <= _LONGEST_YES and not text.rstrip().endswith("?")
 
 
 def is_no(text: str) -> bool:
