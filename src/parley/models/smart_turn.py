@@ -1,19 +1,16 @@
-"""The service of ``smart_turn``, and the queue of its requests."""
+"""The model ``smart_turn`` out of its settings, and its service."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from parley.audio.whisper_mel import SAMPLE_RATE
-from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
+from parley.errors import InvalidAudioError, ParleyError
 from parley.inference import Tensor, decode_request
 from parley.runtime.batching import Tensors, run_together
 from parley.runtime.onnx import open_configured
@@ -21,13 +18,11 @@ from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
-from parley.triton.responses import Responder, receive_requests
+from parley.triton.request_queue import RequestQueue, Work
 from parley.turns.smart_turn import SAMPLES, SmartTurn, TurnRequest, bundled_folder, network_file
 
-_CLOSE_S = 5.0
 _requests = msgspec.json.Decoder(TurnRequest)
 _DEFAULTS = TurnRequest()
-_log = logging.getLogger(__name__)
 
 
 def load_network(parameters: Parameters, *, rows: int) -> SmartTurn:
@@ -54,7 +49,7 @@ class SmartTurnSettings(msgspec.Struct, frozen=True):
     """Pauses that wait before more are refused."""
 
 
-def load_model(pb_utils: Any, parameters: Parameters) -> SmartTurnRequests:
+def load_model(pb_utils: Any, parameters: Parameters) -> RequestQueue[Tensors]:
     """What ``model.py`` of ``smart_turn`` runs.
 
     Parameters of the model: :class:`SmartTurnSettings`, and those of :func:`load_network`.
@@ -65,109 +60,30 @@ def load_model(pb_utils: Any, parameters: Parameters) -> SmartTurnRequests:
     settings = parameters.read(SmartTurnSettings)
     service = SmartTurnService(load_network(parameters, rows=settings.rows))
     service.warm_up()
-    return SmartTurnRequests(
+    return RequestQueue(
         pb_utils,
+        "score",
+        read_request,
+        # More wait longer for the first of them than they save.
+        partial(count_together, rows=settings.rows),
         service.serve,
-        together=settings.rows,
         max_waiting=settings.max_waiting,
         metrics=ModelMetrics(pb_utils, parameters),
         traces=ModelTraces.open(parameters),
     )
 
 
-class SmartTurnRequests:
-    """Answers requests one after the other in a thread, and refuses those for which there is no room.
+def read_request(tensors: Mapping[str, Tensor]) -> Work[Tensors]:
+    """A pause to be scored, with the span of its caller."""
+    message = _DEFAULTS
+    if "REQUEST" in tensors:
+        message = decode_request(tensors["REQUEST"].reshape(-1)[:1], _requests, _DEFAULTS)
+    return Work(tensors, message.traceparent)
 
-    Triton's own bounded queue (``max_queue_size``) would refuse them too. But with it Triton 24.10 overlooks
-    about one in a hundred of the requests that come just when another is answered, and serves it half a
-    second later, which is too late for the agent.
 
-    Args:
-        serve: answers requests that are run together.
-        together: requests of one run; more wait longer for the first of them than they save.
-        max_waiting: requests that wait beside those in the run.
-        metrics: of the model; closed with the thread.
-        traces: of the model; closed with the thread.
-    """
-
-    def __init__(
-        self,
-        pb_utils: Any,
-        serve: Callable[[Sequence[Tensors]], Sequence[Tensors | ParleyError]],
-        *,
-        together: int,
-        max_waiting: int,
-        metrics: ModelMetrics,
-        traces: ModelTraces,
-    ) -> None:
-        self._metrics = metrics
-        self._traces = traces
-        self._pb = pb_utils
-        self._serve = serve
-        self._together = together
-        self._max_waiting = max_waiting
-        self._waiting: deque[tuple[Mapping[str, Tensor], Responder]] = deque()
-        self._closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="smart-turn", daemon=True)
-        self._thread.start()
-
-    def execute(self, requests: Iterable[Any]) -> None:
-        """Take over Triton's requests; returns at once."""
-        receive_requests(self._pb, requests, self._take, self._metrics)
-
-    def close(self) -> None:
-        """Refuse what waits, and end the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join(_CLOSE_S)
-        self._metrics.close()
-        for _, responder in self._waiting:
-            responder.fail(ShuttingDownError("the model is being unloaded"))
-        self._traces.close()
-
-    def _take(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
-        if "REQUEST" in tensors:
-            message = decode_request(tensors["REQUEST"].reshape(-1)[:1], _requests, _DEFAULTS)
-            self._traces.follow(responder, "score", message.traceparent)
-        with self._changed:
-            if self._closed:
-                raise ShuttingDownError("the model is being unloaded")
-            if len(self._waiting) >= self._max_waiting:
-                raise OverloadedError(f"{self._max_waiting} pauses wait to be scored already")
-            self._waiting.append((tensors, responder))
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while batch := self._next():
-            began = monotonic()
-            for _, responder in batch:
-                responder.on_begun()
-            results: Sequence[Tensors | Exception]
-            try:
-                results = self._serve([tensors for tensors, _ in batch])
-            except Exception as error:  # noqa: BLE001 - answered and logged; the one thread goes on
-                _log.exception("pauses could not be scored")
-                results = [error] * len(batch)
-            self._metrics.on_batch(len(batch), monotonic() - began)
-            for (_, responder), result in zip(batch, results, strict=True):
-                try:
-                    if isinstance(result, Exception):
-                        responder.fail(result)
-                    else:
-                        responder.answer(result)
-                except Exception:  # noqa: BLE001 - the other requests are answered
-                    _log.exception("a score could not be sent")
-
-    def _next(self) -> list[tuple[Mapping[str, Tensor], Responder]]:
-        """The requests of the next run; empty at the end."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return []
-            return [self._waiting.popleft() for _ in range(min(self._together, len(self._waiting)))]
+def count_together(waiting: Sequence[Tensors], *, rows: int) -> int:
+    """How many of the pauses that wait are scored in one run."""
+    return min(rows, len(waiting))
 
 
 class SmartTurnService:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import fake_pb_utils as pb
 import numpy as np
@@ -13,10 +14,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from parley.errors import InvalidAudioError
 from parley.inference import struct_tensor, text_tensor
 from parley.launcher.options import ROOT
-from parley.models.smart_turn import SmartTurnRequests
+from parley.models.smart_turn import count_together, read_request
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
+from parley.triton.request_queue import RequestQueue
 from parley.turns.smart_turn import TurnRequest
 
 DEADLINE_S = 10
@@ -48,9 +50,7 @@ def network():
 
 @pytest.fixture
 def model(network):
-    running = SmartTurnRequests(
-        pb, network.serve, together=2, max_waiting=3, metrics=metrics(), traces=NO_TRACES
-    )
+    running = start(network, rows=2)
     yield running
     network.go.set()
     running.close()
@@ -61,6 +61,20 @@ NO_TRACES = ModelTraces("smart_turn", None)
 
 def metrics():
     return ModelMetrics(pb, Parameters("smart_turn", {}, environment={}))
+
+
+def start(network, *, rows, traces=NO_TRACES):
+    together = partial(count_together, rows=rows)
+    return RequestQueue(
+        pb,
+        "score",
+        read_request,
+        together,
+        network.serve,
+        max_waiting=3,
+        metrics=metrics(),
+        traces=traces,
+    )
 
 
 def ask(model, *values):
@@ -94,7 +108,7 @@ def test_requests_that_wait_are_run_together_in_their_order(model, network):
 def test_one_too_many_is_refused_at_once(model, network):
     busy(model, network)
     *_, refused = ask(model, 2, 3, 4, 5)
-    assert answer(refused) == "overloaded: 3 pauses wait to be scored already"
+    assert answer(refused) == "overloaded: 3 requests to score wait already"
     network.go.set()
 
 
@@ -109,9 +123,7 @@ def test_a_request_fails_alone_and_the_thread_goes_on(model, network):
 
 
 def test_what_waits_is_refused_when_the_model_is_unloaded(network):
-    model = SmartTurnRequests(
-        pb, network.serve, together=1, max_waiting=3, metrics=metrics(), traces=NO_TRACES
-    )
+    model = start(network, rows=1)
     first, waiting = busy(model, network), ask(model, 2)
     closing = threading.Thread(target=model.close)
     closing.start()
@@ -135,14 +147,7 @@ def test_no_model_has_a_bounded_queue_of_tritons(path):
 
 def test_the_score_of_a_traced_pause_is_a_span(network):
     spans = Spans(clock=time.monotonic)
-    model = SmartTurnRequests(
-        pb,
-        network.serve,
-        together=2,
-        max_waiting=3,
-        metrics=metrics(),
-        traces=ModelTraces("smart_turn", spans.tracing),
-    )
+    model = start(network, rows=2, traces=ModelTraces("smart_turn", spans.tracing))
     network.go.set()
     audio = np.array([[5]], np.int16)
     messages = [struct_tensor(TurnRequest(traceparent=PARENT), batched=True), text_tensor("{", batched=True)]
