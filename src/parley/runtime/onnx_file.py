@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from parley.errors import ModelLoadingError
 
 _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
-    "Model": {"graph": (7, "Graph")},
+    "Model": {"ir_version": (1, "int64"), "graph": (7, "Graph"), "opset_import": (8, "*Opset")},
+    "Opset": {"domain": (1, "string"), "version": (2, "int64")},
     "Graph": {
         "node": (1, "*Node"),
         "name": (2, "string"),
@@ -33,8 +34,15 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "output": (2, "*string"),
         "op_type": (4, "string"),
         "attribute": (5, "*Attribute"),
+        "domain": (7, "string"),
     },
-    "Attribute": {"name": (1, "string"), "i": (3, "int64"), "t": (5, "Tensor"), "type": (20, "int32")},
+    "Attribute": {
+        "name": (1, "string"),
+        "f": (2, "float"),
+        "i": (3, "int64"),
+        "t": (5, "Tensor"),
+        "type": (20, "int32"),
+    },
     "Tensor": {
         "dims": (1, "*int64"),
         "data_type": (2, "int32"),
@@ -44,6 +52,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "name": (8, "string"),
         "raw_data": (9, "bytes"),
         "external_data": (13, "*Entry"),
+        "data_location": (14, "int32"),
     },
     "Entry": {"key": (1, "string"), "value": (2, "string")},
     "Value": {"name": (1, "string"), "type": (2, "Type")},
@@ -53,8 +62,13 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "Dimension": {"dim_param": (2, "string")},
 }
 """Number and type of the fields in onnx.proto, by message; ``*``: repeated."""
-_INT = 2
-"""Type of an attribute."""
+_FLOAT, _INT = 1, 2
+"""Types of attributes."""
+_EXTERNAL = 1
+"""Location of a tensor's data."""
+MICROSOFT = "com.microsoft"
+"""Domain of the operators that ONNX Runtime has beside ONNX's own."""
+_IR_VERSION, _OPSETS = 8, (("", 20), (MICROSOFT, 1))
 _FLOAT32, _INT64, _BFLOAT16 = 1, 7, 16
 _ELEMENTS = {"f32": _FLOAT32, "i64": _INT64}
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -135,11 +149,16 @@ class Node:
         return message
 
 
-def make_node(kind: str, inputs: Sequence[str], outputs: Sequence[str], *, axis: int | None = None) -> Node:
-    """A node of one of ONNX's own operators, with the attribute ``axis`` or none."""
-    message = _MESSAGES["Node"]()
-    if axis is not None:
-        message.attribute.add(name="axis", i=axis, type=_INT)
+def make_node(
+    kind: str, inputs: Sequence[str], outputs: Sequence[str], *, domain: str = "", **attributes: float
+) -> Node:
+    """A node of an operator, with attributes that are whole numbers or ``float``."""
+    message = _MESSAGES["Node"](domain=domain)
+    for name, value in attributes.items():
+        if isinstance(value, int):
+            message.attribute.add(name=name, i=value, type=_INT)
+        else:
+            message.attribute.add(name=name, f=value, type=_FLOAT)
     return Node(kind, tuple(inputs), tuple(outputs), message)
 
 
@@ -169,6 +188,14 @@ class OnnxModel:
         self._inputs: dict[str, Any] = {value.name: value for value in graph.input}
         # The version, the operator sets: what every part needs too.
         self._header.ClearField("graph")
+
+    @classmethod
+    def empty(cls) -> OnnxModel:
+        """A model without nodes, for ONNX's own operators and those of :data:`MICROSOFT`."""
+        header = _MESSAGES["Model"](ir_version=_IR_VERSION, graph=_MESSAGES["Graph"]())
+        for domain, version in _OPSETS:
+            header.opset_import.add(domain=domain, version=version)
+        return cls(header.SerializeToString())
 
     @property
     def inputs(self) -> Collection[str]:
@@ -203,6 +230,13 @@ class OnnxModel:
             data_type=_INT64 if values.dtype == np.int64 else _FLOAT32,
             raw_data=values.tobytes(),
         )
+
+    def add_stored(self, name: str, shape: Sequence[int], file: str, offset: int, length: int) -> None:
+        """Add f32 weights that are bytes of another file in the folder from which the model is loaded."""
+        tensor = _MESSAGES["Tensor"](name=name, dims=shape, data_type=_FLOAT32, data_location=_EXTERNAL)
+        for key, value in (("location", file), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+        self._initializers[name] = tensor
 
     def part(self, inputs: Sequence[PartInput | str], outputs: Sequence[str]) -> bytes:
         """The file of a model that computes ``outputs`` from ``inputs``.
