@@ -129,6 +129,19 @@ def _run_small_chatterbox(options: Options) -> None:
     note(f"written into {write(options.folder, options.variant, seed=options.seed)}")
 
 
+def _add_small_encoder(parser: Parser) -> None:
+    """A small sentence encoder of random numbers, such as models/tiny-embeddings; words alone count."""
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("texts", type=Path, nargs="+", metavar="TEXT", help="a file with words that it has")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+
+
+def _run_small_encoder(options: Options) -> None:
+    import small_encoder
+
+    small_encoder.write(options.folder, options.texts, options.seed)
+
+
 def _add_real_size(parser: Parser) -> None:
     """Models of the gpu profile's sizes without a download, made of the tiny ones; 15 GB."""
     parser.add_argument("folder", type=Path)
@@ -156,6 +169,7 @@ EXPORTERS = {
     "torch": Exporter(_add_torch, _run_torch, ".venv"),
     "qwen": Exporter(_add_qwen, _run_qwen, ".venv"),
     "small-chatterbox": Exporter(_add_small_chatterbox, _run_small_chatterbox, ".venv"),
+    "small-encoder": Exporter(_add_small_encoder, _run_small_encoder, ".venv"),
     "real-size": Exporter(_add_real_size, _run_real_size, ".venv"),
 }
 

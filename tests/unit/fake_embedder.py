@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from parley.engines.base import EmbeddingSpace
+from parley.embeddings.messages import EmbeddingSpace
 from parley.errors import InvalidInputError
 
 
@@ -18,7 +18,7 @@ class FakeEmbedder:
     """
 
     def __init__(self, dimensions=256, fingerprint="fake", max_tokens=256):
-        self.space = EmbeddingSpace(fingerprint, dimensions, max_tokens)
+        self.space = EmbeddingSpace(fingerprint=fingerprint, dimensions=dimensions, max_tokens=max_tokens)
         self.error = None
         self.calls = []
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply
+from parley.embeddings.messages import EmbeddingSpace, TextKind
 from parley.llm.messages import GenerateRequest, LlmEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk
 
@@ -162,22 +163,6 @@ class TurnModel(Protocol):
         of the caller (W3C Trace Context); empty: there is none.
         """
         ...
-
-
-TextKind: TypeAlias = Literal["query", "passage"]
-"""What a text is to a search: some networks represent both differently."""
-
-
-@dataclass(frozen=True)
-class EmbeddingSpace:
-    """What vectors must have in common to be compared."""
-
-    fingerprint: str
-    """Of the weights: vectors of different fingerprints must not be compared."""
-    dimensions: int
-    """Length of a vector."""
-    max_tokens: int
-    """Tokens of a text that count; what follows them is not represented."""
 
 
 class Embedder(Protocol):

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.engines.base import Embedder, EmbeddingSpace
+from parley.embeddings.messages import EmbeddingSpace
+from parley.engines.base import Embedder
 from parley.errors import InferenceError, InvalidInputError, ModelLoadingError, ParleyError
 from parley.knowledge.chunks import CHUNKING, Chunk, split_document
 from parley.knowledge.documents import Document, KnowledgeError, find_documents, read_document

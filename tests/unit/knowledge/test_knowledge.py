@@ -8,7 +8,7 @@ import logging
 import pytest
 from knowledge_fakes import SynonymEmbedder
 
-from parley.engines.base import EmbeddingSpace
+from parley.embeddings.messages import EmbeddingSpace
 from parley.errors import InferenceError, ModelUnavailableError
 from parley.knowledge import knowledge as knowledge_module
 from parley.knowledge.documents import KnowledgeError
