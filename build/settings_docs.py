@@ -18,6 +18,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from parley.agent.config import AgentConfig
 from parley.agents.definition import AgentDefinition
 from parley.llm.startup import EngineSettings
+from parley.models.embeddings import EmbeddingSettings
 from parley.models.nemotron_streaming import StreamingSettings
 from parley.models.parakeet_tdt import ParakeetSettings
 from parley.models.parakeet_transcribe import RecordingSettings, TranscriptionSettings
@@ -51,6 +52,7 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "parakeet_features": (RecordingSettings,),
     "parakeet_encoder": (OnnxSettings,),
     "parakeet_decoder": (OnnxSettings,),
+    "embeddings": (EmbeddingSettings, OnnxSettings),
     "smart_turn": (SmartTurnSettings, OnnxSettings),
     "qwen3": (ChatSettings, EngineSettings),
     "t3": (EngineSettings,),

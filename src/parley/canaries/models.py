@@ -12,6 +12,7 @@ import numpy as np
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
 from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.chat import ChatMessage
+from parley.embeddings.messages import EmbedReply, EmbedRequest
 from parley.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -37,6 +38,8 @@ from parley.tts.synthesizers import ESPEAK, KNOWN
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
 _WINDOW = 512
+_QUERY = EmbedRequest(kind="query")
+_LENGTH_ERROR = 1e-3
 _LANGUAGE = ""
 """The model chooses: settings and weights say which ones it has."""
 _QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
@@ -300,8 +303,20 @@ def _canary(model: str, ask: Callable[[CanaryConnection], None]) -> CanaryCall:
 
 _RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx")
 _TRANSCRIBERS = ("moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_transcribe")
+
+
+def _ask_embeddings(server: CanaryConnection) -> None:
+    """A word."""
+    inputs = {"TEXT": text_tensor("word", batched=True), "REQUEST": struct_tensor(_QUERY, batched=True)}
+    outputs = server.infer(ModelRequest("embeddings", inputs, ("EMBEDDING", "REPLY")))
+    size = read_reply(outputs, "REPLY", EmbedReply).space.dimensions
+    vector = _finite(outputs, "EMBEDDING", (1, size))
+    require(bool(abs(np.linalg.norm(vector) - 1) < _LENGTH_ERROR), "EMBEDDING has not the length 1")
+
+
 _ASK: dict[str, Callable[[CanaryConnection], None]] = {
     "smart_turn": _ask_smart_turn,
+    "embeddings": _ask_embeddings,
     "parakeet_encoder": _ask_parakeet_encoder,
     "parakeet_decoder": _ask_parakeet_decoder,
     "parakeet_transcribe": partial(_ask_transcriber, "parakeet_transcribe"),

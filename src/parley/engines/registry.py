@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from parley.engines.base import ChatModel, Recognizer, RemoteChat, TurnModel
+from parley.engines.base import ChatModel, Embedder, Recognizer, RemoteChat, TurnModel
+from parley.engines.embeddings import EMBEDDINGS, ModelEmbedder
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.recognizers import ModelRecognizer
 from parley.engines.smart_turn import SmartTurnModel
@@ -42,7 +43,7 @@ class MakeChatModel(Protocol):
 
 
 class MakeEngine(Protocol[EngineT_co]):
-    """Makes a synthesizer or an end-of-turn model."""
+    """Makes a synthesizer, an end-of-turn model or an embedder."""
 
     def __call__(self, client: ModelClient, *, timeout_s: float) -> EngineT_co:
         """``timeout_s``: for the first answer, and for each piece that follows (seconds)."""
@@ -79,6 +80,9 @@ SYNTHESIZERS: Mapping[str, MakeEngine[ModelSpeaker]] = {
 }
 TURN_MODELS: Mapping[str, MakeEngine[TurnModel]] = {
     "smart_turn": SmartTurnModel,
+}
+EMBEDDERS: Mapping[str, MakeEngine[Embedder]] = {
+    EMBEDDINGS: ModelEmbedder,
 }
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from parley.asr import checkpoint
 from parley.asr.streaming import encoder as streaming
+from parley.embeddings import files as embeddings
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.extensions import find_extensions
 from parley.runtime.parameters import Parameters
@@ -124,6 +125,7 @@ def _always(*names: str) -> Files:
 _any = _always()
 _FILES: Mapping[str, Files] = {
     "nemotron_streaming": streaming_files,
+    "embeddings": _always(*embeddings.FILES),
     **{model: _always(*known.files) for model, known in KNOWN.items()},
     **find_extensions("weight_files"),
 }

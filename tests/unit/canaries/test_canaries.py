@@ -18,6 +18,7 @@ from parley.canaries import (
     called_models,
     profile_models,
 )
+from parley.embeddings.messages import EmbeddingSpace, EmbedReply
 from parley.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -103,7 +104,16 @@ def said(*events):
 CONNECTED = Connected(session_id="canary", output_sample_rate=22_050)
 CLOSED = Closed(reason="ended")
 DONE = Completed(finish_reason="length", completion_tokens=1)
+SPACE = EmbeddingSpace(fingerprint="f", dimensions=2, max_tokens=8)
+
+
+def embedded(value):
+    reply = EmbedReply(space=SPACE, tokens=3, is_truncated=False)
+    return [outputs(EMBEDDING=floats(1, 2, value=value), REPLY=reply)]
+
+
 RIGHT = {
+    "embeddings": embedded(0.5**0.5),
     "smart_turn": [outputs(PROBABILITY=floats(1, 1, value=0.4))],
     "parakeet_encoder": encoded(),
     "parakeet_decoder": decoded(),
@@ -130,6 +140,8 @@ RIGHT = {
     "voice_agent": said(CONNECTED, CLOSED),
 }
 WRONG = {
+    "not of length 1": ("embeddings", embedded(0.5)),
+    "not a number": ("embeddings", embedded(NAN)),
     "above 1": ("smart_turn", [outputs(PROBABILITY=floats(1, 1, value=1.5))]),
     "nothing": ("smart_turn", [outputs()]),
     "not finite": ("parakeet_encoder", encoded(floats(1, 4, 2, value=np.inf))),

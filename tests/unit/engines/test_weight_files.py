@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from parley.embeddings import files as embeddings
 from parley.engines.weight_files import check_weights, find_absent_weights
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import ROOT
@@ -27,6 +28,7 @@ WHISPER = {
 CHATTERBOX = {"chatterbox/t3_cfg.safetensors", "chatterbox/s3gen.safetensors", "chatterbox/ve.safetensors"}
 SHERPA = {f"parakeet-ctc-110m/{name}" for name in ("model.onnx", "tokens.txt")}
 NEEDED = {
+    "embeddings": {f"all-minilm-l6-v2/{name}" for name in embeddings.FILES},
     "kokoro": SHARED | {f"kokoro-82m/{name}" for name in kokoro.FILES},
     "piper": SHARED | {f"piper-joe/{name}" for name in piper.FILES},
     "moonshine": {f"moonshine-tiny-en/{name}" for name in MOONSHINE},
@@ -42,6 +44,7 @@ NEEDED = {
 }
 COMMAND = {
     **dict.fromkeys(("chatterbox", "t3", "s3gen", "voice_enrollment"), "resemble/chatterbox"),
+    "embeddings": "all-minilm-l6-v2",
     "kokoro": "kokoro-82m",
     "piper": "piper-joe",
     **dict.fromkeys(("moonshine", "moonshine_transcribe"), "moonshine-tiny-en"),

@@ -256,7 +256,8 @@ def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_p
 @pytest.mark.parametrize("absent", ["misaki-en", "g2p-en"])
 def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, absent):
     known = tomllib.loads((ROOT / "build/checkpoints.toml").read_text())["weights"]
-    for name in {"whisper-base", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"} - {absent}:
+    there = {"whisper-base", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en", "all-minilm-l6-v2"} - {absent}
+    for name in there:
         for file in known[name]["files"]:
             (tmp_path / name / file["name"]).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / file["name"]).touch()
@@ -278,7 +279,15 @@ def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
     smaller, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert "whisper" not in smaller.load_models
     first, *lines = describe_left_out(reasons, {})
-    absent = ("kokoro", "piper", "sherpa_onnx", "sherpa_onnx_transcribe", "whisper", "whisper_transcribe")
+    absent = (
+        "embeddings",
+        "kokoro",
+        "piper",
+        "sherpa_onnx",
+        "sherpa_onnx_transcribe",
+        "whisper",
+        "whisper_transcribe",
+    )
     assert first == f"left out, weights are absent: {', '.join(absent)}"
     assert len(lines) == 2
     for line in lines:

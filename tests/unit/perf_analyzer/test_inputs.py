@@ -36,6 +36,7 @@ MESSAGES = {
 }
 WITHOUT_MESSAGE = {"smart_turn", "parakeet_encoder", "parakeet_decoder"}
 LEFT_OUT = {
+    "embeddings",
     "parakeet_text",
     "s3gen",
     "t3",
