@@ -33,7 +33,7 @@ class _Pooling(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedText:
     """A text as the network reads it."""
 
     ids: Sequence[int]
@@ -77,7 +77,7 @@ class SentenceFolder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(limit)
 
-    def tokenize(self, text: bytes, kind: TextKind) -> Tokens:
+    def tokenize(self, text: bytes, kind: TextKind) -> TokenizedText:
         """The tokens of a text. Not for two threads at once.
 
         Raises:
@@ -93,7 +93,7 @@ class SentenceFolder:
         is_blank = not any(character.isprintable() and character != " " for character in words)
         if is_blank or all(found.special_tokens_mask):
             raise InvalidInputError("a text has nothing but blanks and control characters")
-        return Tokens(found.ids, bool(found.overflowing))
+        return TokenizedText(found.ids, bool(found.overflowing))
 
 
 class TextEncoder:
@@ -110,7 +110,7 @@ class TextEncoder:
         self._takes_mean = takes_mean
         self._run_tokens = run_tokens
 
-    def count_together(self, texts: Sequence[Tokens]) -> int:
+    def count_together(self, texts: Sequence[TokenizedText]) -> int:
         """How many of the first texts fit into one run; at least one."""
         longest = 0
         for index, text in enumerate(texts):
@@ -119,7 +119,7 @@ class TextEncoder:
                 return index
         return len(texts)
 
-    def encode(self, texts: Sequence[Tokens]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[TokenizedText]) -> NDArray[np.float32]:
         """The vectors: f32 ``[len(texts), dimensions]``, each of length 1, in as few runs as have room.
 
         Raises:
@@ -131,7 +131,7 @@ class TextEncoder:
             vectors += [*self._run(left[: self.count_together(left)])]
         return np.array(vectors, np.float32)
 
-    def _run(self, texts: Sequence[Tokens]) -> NDArray[np.float32]:
+    def _run(self, texts: Sequence[TokenizedText]) -> NDArray[np.float32]:
         lengths = np.array([len(text.ids) for text in texts], np.int64)
         ids = np.zeros((len(texts), lengths.max()), np.int64)
         for row, text in zip(ids, texts, strict=True):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from parley.embeddings.bert import make_graph
-from parley.embeddings.encoder import SentenceFolder, TextEncoder, Tokens
+from parley.embeddings.encoder import SentenceFolder, TextEncoder, TokenizedText
 from parley.embeddings.files import FILES, WEIGHTS_FILE
 from parley.embeddings.messages import EmbedReply, EmbedRequest
 from parley.errors import InvalidInputError
@@ -20,7 +20,7 @@ from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
-from parley.triton.request_queue import RequestQueue, Work
+from parley.triton.request_queue import QueuedRequest, RequestQueue
 
 DEFAULT = "all-minilm-l6-v2"
 _requests = msgspec.json.Decoder(EmbedRequest)
@@ -40,7 +40,7 @@ class EmbeddingSettings(msgspec.Struct, frozen=True):
     """Written before passages."""
 
 
-def load_model(pb_utils: Any, parameters: Parameters) -> RequestQueue[Tokens]:
+def load_model(pb_utils: Any, parameters: Parameters) -> RequestQueue[TokenizedText]:
     """What ``model.py`` of ``embeddings`` runs.
 
     Parameters of the model: :class:`EmbeddingSettings`, and those of
@@ -90,7 +90,7 @@ class EmbeddingService:
         for text in (b"word", b"word " * self._folder.space.max_tokens):
             self.serve([self._folder.tokenize(text, "query")])
 
-    def read(self, tensors: Mapping[str, Tensor]) -> Work[Tokens]:
+    def read(self, tensors: Mapping[str, Tensor]) -> QueuedRequest[TokenizedText]:
         """The tokens of a request's text; raises an ``InvalidInputError``."""
         text, message = tensors["TEXT"], _DEFAULTS
         if text.shape != (1, 1):
@@ -99,9 +99,9 @@ class EmbeddingService:
             message = decode_request(tensors["REQUEST"], _requests, _DEFAULTS)
         (content,) = text.reshape(-1)
         tokens = self._folder.tokenize(bytes(content), message.kind)
-        return Work(tokens, message.traceparent, is_urgent=message.kind == "query")
+        return QueuedRequest(tokens, message.traceparent, is_urgent=message.kind == "query")
 
-    def serve(self, texts: Sequence[Tokens]) -> Sequence[Tensors]:
+    def serve(self, texts: Sequence[TokenizedText]) -> Sequence[Tensors]:
         """Vectors and replies of texts that are run together; raises an ``InferenceError``."""
         vectors = self._encoder.encode(texts)
         return [
@@ -109,5 +109,5 @@ class EmbeddingService:
             for vector, text in zip(vectors, texts, strict=True)
         ]
 
-    def _reply(self, text: Tokens) -> EmbedReply:
+    def _reply(self, text: TokenizedText) -> EmbedReply:
         return EmbedReply(space=self._folder.space, tokens=len(text.ids), is_truncated=text.is_truncated)

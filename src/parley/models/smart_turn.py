@@ -18,7 +18,7 @@ from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
-from parley.triton.request_queue import RequestQueue, Work
+from parley.triton.request_queue import QueuedRequest, RequestQueue
 from parley.turns.smart_turn import SAMPLES, SmartTurn, TurnRequest, bundled_folder, network_file
 
 _requests = msgspec.json.Decoder(TurnRequest)
@@ -73,12 +73,12 @@ def load_model(pb_utils: Any, parameters: Parameters) -> RequestQueue[Tensors]:
     )
 
 
-def read_request(tensors: Mapping[str, Tensor]) -> Work[Tensors]:
+def read_request(tensors: Mapping[str, Tensor]) -> QueuedRequest[Tensors]:
     """A pause to be scored, with the span of its caller."""
     message = _DEFAULTS
     if "REQUEST" in tensors:
         message = decode_request(tensors["REQUEST"].reshape(-1)[:1], _requests, _DEFAULTS)
-    return Work(tensors, message.traceparent)
+    return QueuedRequest(tensors, message.traceparent)
 
 
 def count_together(waiting: Sequence[Tensors], *, rows: int) -> int:

@@ -23,7 +23,7 @@ ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
-class Work(Generic[ItemT]):
+class QueuedRequest(Generic[ItemT]):
     """A request that was read."""
 
     item: ItemT
@@ -55,7 +55,7 @@ class RequestQueue(Generic[ItemT]):
         self,
         pb_utils: Any,
         operation: str,
-        read: Callable[[Mapping[str, Tensor]], Work[ItemT]],
+        read: Callable[[Mapping[str, Tensor]], QueuedRequest[ItemT]],
         count_together: Callable[[Sequence[ItemT]], int],
         serve: Callable[[Sequence[ItemT]], Sequence[Tensors | Exception]],
         *,

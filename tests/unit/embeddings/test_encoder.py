@@ -10,7 +10,7 @@ from fake_session import FakeSession
 from safetensors.numpy import load_file, save_file
 
 from parley.embeddings.bert import make_graph
-from parley.embeddings.encoder import MAX_BYTES, SentenceFolder, TextEncoder, Tokens
+from parley.embeddings.encoder import MAX_BYTES, SentenceFolder, TextEncoder, TokenizedText
 from parley.errors import InferenceError, InvalidInputError, ModelLoadingError
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
@@ -38,7 +38,7 @@ def encode(folder, texts, run_tokens=256):
 
 
 def tokens(*ids):
-    return Tokens(ids, is_truncated=False)
+    return TokenizedText(ids, is_truncated=False)
 
 
 # --- tokens -------------------------------------------------------------------------------
