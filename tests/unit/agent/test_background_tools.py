@@ -13,6 +13,8 @@ from test_tools import asked, spoken
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.tools import STARTED
 from parley.agent.user_idle import UserIdleSettings
+from parley.chat import ToolCall
+from parley.checkpoint import BackgroundCall
 from parley.protocol import (
     Closed,
     Interrupt,
@@ -388,3 +390,14 @@ async def test_a_tool_of_the_server_is_stopped(way):
     (run,) = call.outlet.of(ToolRun)
     assert run.is_error
     assert call.outlet.codes == (["tool_timeout"] if way == "time" else [])
+
+
+async def test_a_result_in_the_tick_of_the_end_starts_no_timer():
+    call = await begun(silence=SilenceOptions(prompt_after_ms=2_000))
+    conversation = call.host._sessions[call.id]._conversation
+    conversation.close()
+    made = ToolCall(id="late", name="get_report", arguments={})
+    conversation._on_tool_result(BackgroundCall(turn=1, call=made, result="{}"))
+    assert conversation._user_idle._timer is None
+    await call.end()
+    assert len(call.chat.requests) == 2, "nothing is announced"
