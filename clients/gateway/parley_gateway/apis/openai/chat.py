@@ -321,7 +321,7 @@ class ChatRoute(StageRoute):
                             if calls == wanted.max_calls:
                                 yield _End("tool_calls", await _stop(answer))
                                 return
-                        else:
+                        elif isinstance(event, Completed):
                             if remaining := stops.finish():
                                 yield remaining
                             yield _end_of(event)
