@@ -17,11 +17,16 @@ _ORDINALS = {
 } | {"last": -1}
 _NUMBERED = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)\b")
 _NOT_BUT = re.compile(
-    r"\bnot (?:an? |the )?(?P<wrong>.+?)(?:,|\.| but| it'?s| that'?s)+ (?:an? )?(?P<right>.+)$", re.IGNORECASE
+    r"\A(?:(?!\bnot ).)*\bnot (?:an? |the )?(?P<wrong>.+?)"
+    r"(?:,|\.| but| it'?s| that'?s){1,2} (?:an? )?(?P<right>.+)",
+    re.IGNORECASE | re.DOTALL,
 )
 _RIGHT_NOT = re.compile(
-    r"^(?:no|it'?s|that'?s|,|\.|\s)*(?P<right>.+?)[,.]? (?:and )?not (?:an? )?(?P<wrong>.+)$", re.IGNORECASE
+    r"\A(?P<right>.+?)[,.]? (?:and )?not (?:an? )?(?P<wrong>.+)", re.IGNORECASE | re.DOTALL
 )
+_BEFORE_RIGHT = re.compile(r"\A(?:no|it'?s|that'?s|[,.\s])+", re.IGNORECASE)
+_FIRST = re.compile(r"\b(?:first|former)\b")
+_SECOND = re.compile(r"\b(?:second|latter|last|other)\b")
 _END = re.compile(
     r"\b(?:the )?(?P<side>first|last)(?: (?:\w+))?(?: (?:digits|letters|numbers|ones|figures|characters))?"
     r"(?: (?:are|should be|were))(?: not)?,? (?P<right>.+)$",
@@ -71,9 +76,9 @@ def _answer(doubt: Doubt | None, text: str) -> str | None:
     for one, other in ((doubt.one, doubt.other), (doubt.other, doubt.one)):
         if one.lower() in low and other.lower() not in low:
             return one
-    if re.search(r"\b(first|former)\b", low):
+    if _FIRST.search(low):
         return doubt.one
-    return doubt.other if re.search(r"\b(second|latter|last|other)\b", low) else None
+    return doubt.other if _SECOND.search(low) else None
 
 
 def _changes(value: str, text: str, doubt: Doubt | None, *, letters: bool) -> list[str]:
@@ -81,7 +86,8 @@ def _changes(value: str, text: str, doubt: Doubt | None, *, letters: bool) -> li
     answered = _answered(value, text, doubt, letters=letters) if doubt is not None else None
     found = [
         answered,
-        *(_replaced(form.search(text), value, letters=letters) for form in (_NOT_BUT, _RIGHT_NOT)),
+        _replaced(_NOT_BUT.match(text), value, letters=letters),
+        _replaced(_RIGHT_NOT.match(_BEFORE_RIGHT.sub("", text)), value, letters=letters),
         _end_replaced(_END.search(text), value, letters=letters),
         _place_replaced(_PLACE.search(text), value, letters=letters),
     ]

@@ -35,6 +35,16 @@ _LEAD = re.compile(
 _SPELLED = re.compile(
     r"\b(?:(?:that'?s|it'?s|that is|is|i) )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE
 )
+_WORDS = re.compile(r"[a-z]+|\d+")
+_NO_NUMBERS = re.compile(r"\b(?:for|to|too|won|ate)\b")
+"""Words that sound like numbers."""
+_AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
+_SINGLE_LETTER = re.compile(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", re.IGNORECASE)
+_BEFORE_EMAIL = re.compile(r"^(?:my |the |is |e-?mail |mail |address |it'?s )+")
+_EMAIL_SIGN = re.compile(r"(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@_+]|\.(?=\w)|\s-\s)")
+_DOTS = re.compile(r"\.{2,}")
+_EMAIL_WORD = re.compile(r"[^\W_]+")
+_LETTERS = re.compile(r"[^\W\d_]+")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
 _DECIMAL = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 _SIGNS = {
@@ -190,8 +200,8 @@ def _difference(one: str, other: str) -> Doubt | None:
 
 
 def _read_number(field: CollectField, heard: UserAnswer, earlier: Spelled | None) -> ReadValue:
-    text = re.sub(r"\b(?:for|to|too|won|ate)\b", " ", heard.text[:MAX_TEXT].lower())
-    words = re.findall(r"[a-z]+|\d+", text)
+    text = _NO_NUMBERS.sub(" ", heard.text[:MAX_TEXT].lower())
+    words = _WORDS.findall(text)
     decimals = _DECIMAL.findall(text)
     if _SCALES.keys() & set(words):
         number = _cardinal(words)
@@ -222,8 +232,8 @@ def _cardinal(words: Sequence[str]) -> int | None:
 
 
 def _read_email(text: str) -> ReadValue:
-    plain = re.sub(r"\bat the rate(?: of)?\b|\bat sign\b", "at", text, flags=re.IGNORECASE)
-    plain = re.sub(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", r"\1 ", plain, flags=re.IGNORECASE)
+    plain = _AT_SIGN.sub("at", text)
+    plain = _SINGLE_LETTER.sub(r"\1 ", plain)
     found = _EMAIL.search(_write_email(plain))
     if found is None:
         joined = _joined_email(plain)
@@ -235,23 +245,21 @@ def _read_email(text: str) -> ReadValue:
 
 def _joined_email(text: str) -> str:
     """An address whose words were not written together."""
-    text = re.sub(r"^(?:my |the |is |e-?mail |mail |address |it'?s |is )+", "", _LEAD.sub("", text).lower())
+    text = _BEFORE_EMAIL.sub("", _LEAD.sub("", text).lower())
     pieces: list[str] = []
-    for part in re.split(
-        r"\s*(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@_+]|\.(?=\w)|\s-\s)\s*", text
-    ):
+    for part in _EMAIL_SIGN.split(text):
         sign = _SIGNS.get(part.strip(), "")
         if sign:
             pieces.append(sign)
         elif part.strip(" ,.?!"):
             pieces.append(_email_part(part))
-    return re.sub(r"\.{2,}", ".", "".join(pieces)).strip(".")
+    return _DOTS.sub(".", "".join(pieces)).strip(".")
 
 
 def _email_part(text: str) -> str:
     """Words between two signs of an address: spelled, or as they are."""
     spelled = spell(text, letters=True)
-    words = re.findall(r"[^\W_]+", text)
+    words = _EMAIL_WORD.findall(text)
     if spelled.groups and not spelled.rest and (len(words) > 1 or len(spelled.text) == 1):
         return spelled.text.lower()
     digits = [spell(one, letters=False).text or one for one in words]
@@ -265,7 +273,7 @@ def _read_moment(field: CollectField, text: str, today: date) -> ReadValue:
         found = _time_in(text)
         return ReadValue(found.isoformat("minutes"), tried=True)
     except ValueError:
-        return ReadValue(tried=bool(re.search(r"\d", text)) and len(text.split()) <= _MOST_WORDS)
+        return ReadValue(tried=bool(re.search(r"[\d]", text)) and len(text.split()) <= _MOST_WORDS)
 
 
 def _time_in(text: str) -> time:
@@ -284,7 +292,7 @@ def _read_name(field: CollectField, text: str) -> ReadValue:
     said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
     plain = _LEAD.sub("", said).strip(" ,.!?")
     spelled = spell(behind or plain, letters=True)
-    named = sum(len(one) == 1 or one.lower() in WORDS for one in re.findall(r"[^\W\d_]+", behind or plain))
+    named = sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(behind or plain))
     words = [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
     if len(spelled.groups) >= _LEAST_SPELLED and named >= _LEAST_SPELLED:
         last = spelled.text
@@ -296,7 +304,7 @@ def _read_name(field: CollectField, text: str) -> ReadValue:
     if field.values:
         return _nearest(field, plain)
     is_name = (
-        0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"\d", plain)
+        0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"[\d]", plain)
     )
     return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
 
@@ -336,7 +344,7 @@ def _chosen(found: Sequence[tuple[float, str]]) -> ReadValue:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text.lower())
+    return re.sub(r"[\W_]", "", text.lower())
 
 
 def _distance(value: str, text: str, *, whole: bool = False) -> float:

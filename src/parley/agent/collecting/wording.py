@@ -24,6 +24,8 @@ _NO = frozenset("no nope nah wrong incorrect not isn't false".split())
 _BEFORE_YES = frozenset("that's it's that it all".split())
 _OTHER = frozenset("but what how when where why who which can do does are".split())
 _LONGEST_YES = 5
+_WORDS = re.compile(r"[a-z']+|\d+")
+_EMAIL_PARTS = re.compile(r"[a-z]+|\d|[@._+-]")
 
 
 def label(field: CollectField) -> str:
@@ -95,7 +97,7 @@ def say(field: CollectField, value: str) -> str:
 
 def is_yes(text: str) -> bool:
     """Whether the user agrees."""
-    words = re.findall(r"[a-z']+|\d+", text.lower())
+    words = _WORDS.findall(text.lower())
     beginning = words[:3] if words and words[0] in _BEFORE_YES else words[:1]
     agrees = bool(_YES & set(beginning)) and not (_NO | _OTHER) & set(words)
     return agrees and len(words) <= _LONGEST_YES and not text.rstrip().endswith("?")
@@ -103,7 +105,7 @@ def is_yes(text: str) -> bool:
 
 def is_no(text: str) -> bool:
     """Whether the user says that something is wrong."""
-    return bool(_NO & set(re.findall(r"[a-z']+", text.lower())))
+    return bool(_NO & set(_WORDS.findall(text.lower())))
 
 
 def _character(one: str) -> str:
@@ -135,5 +137,5 @@ def _letters(value: str) -> str:
 
 def _email(value: str) -> str:
     name, _, host = value.partition("@")
-    words = re.findall(r"[a-z]+|[\d]|[@._+-]", f"{name}@{host}")
+    words = _EMAIL_PARTS.findall(f"{name}@{host}")
     return " ".join(_DIGITS[int(one)] if one.isdecimal() else _SIGNS.get(one, one) for one in words)

@@ -43,8 +43,8 @@ _FIGURE = r"(?:\d|[a-z]|oh|zero|one|two|three|four|five|six|seven|eight|nine|dou
 _SAID = re.compile(rf"\b{_FIGURE}[ ,.-]+{_FIGURE}\b|\b(?:dot|period|spel[lt]\w*)\b", re.IGNORECASE)
 """Where there may be figures, letters or addresses that are said one after the other."""
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])|(?<=\d)-(?=[a-z]{3,})")
-_LETTERS_BEGUN = re.compile(r"(?<![\w'])(?!I\b)[A-Z](?:(?:, |[ .-])[A-Z])*,?\Z")
-"""Letters that are spelled, and may go on."""
+_LETTERS_BEGUN = re.compile(r",?(?:[A-Z](?: ,|[ .-]))*(?!I\b)[A-Z](?![\w'])")
+"""At the end of a text that is read backwards: letters that are spelled, and may go on."""
 _SENTENCE = re.compile(r"[.!?:\u2026\n*\u2022\"\u201c(]")
 _DIGITS = re.compile(r"[0-9]+")
 _SPACED = re.compile(r"\S+")
@@ -91,8 +91,8 @@ def keys_of(piece: str, language: str) -> set[str]:
 def before_figure(segment: str) -> int:
     """Where the figure begins with which a text breaks off; its length: there is none, or only that."""
     begin = len(segment)
-    if (letters := _LETTERS_BEGUN.search(segment)) is not None:
-        return letters.start() or begin
+    if (letters := _LETTERS_BEGUN.match(segment[::-1])) is not None:
+        return begin - letters.end() or begin
     if not segment[-1:].isalnum():
         return begin
     has_number = False

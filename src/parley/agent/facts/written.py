@@ -140,7 +140,7 @@ def _spelled(match: re.Match[str]) -> Sequence[Fact] | None:
 
 
 def _lettered(match: re.Match[str]) -> Sequence[Fact] | None:
-    said = re.sub(r"\W", "", match[0]).casefold()
+    said = re.sub(r"[\W]", "", match[0]).casefold()
     if len(said) == 2 and "," in match[0]:  # "A, B or C"
         return None
     return [] if said in COMMON_CAPITALS else [fact("code", match[0], {f"c:{said}", f"w:{said}"})]

@@ -19,6 +19,7 @@ from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
 
 DEFAULT_MODEL = "parley"
+_AGENT_NAME = re.compile(protocol.AGENT_NAME)
 MAX_TOOLS = 128
 """OpenAI's limit; the agent's own, ``max_tools``, is lower."""
 _MIN_PAUSE_MS = 100
@@ -514,7 +515,7 @@ async def first_config(
     named = given.get("model")
     model = (named if isinstance(named, str) else model) or DEFAULT_MODEL
     agent = None
-    if re.fullmatch(protocol.AGENT_NAME, model):
+    if _AGENT_NAME.fullmatch(model):
         agent = await gateway.descriptions.find_agent(lambda one: one.name == model)
     config = SessionConfig(
         new_id("sess"),
