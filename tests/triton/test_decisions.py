@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
 from parley import protocol
 from parley_client import AgentAudio, DecisionQuestion, connect
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 QUESTIONS = [
     DecisionQuestion(name="upset", question="Is the user angry?"),
     DecisionQuestion(name="topic", question="What is it?", kind="choice", options=["a story", "a timer"]),
@@ -19,16 +18,19 @@ QUESTIONS = [
 
 
 async def test_questions_are_answered_behind_the_first_audio(server):
-    seen = []
-    async with connect(server.endpoints.grpc, decisions=QUESTIONS, greeting="") as call:
-        call.send_text("tell me a story")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                async for event in call:
-                    seen.append(event)
-                    if sum(isinstance(one, protocol.Decision) for one in seen) == len(QUESTIONS):
-                        break
-    decisions = [event for event in seen if isinstance(event, protocol.Decision)]
+    seen, decisions = [], []
+    async with (
+        connect(server.endpoints.grpc, decisions=QUESTIONS, greeting="") as call,
+        asyncio.timeout(WAIT_S),
+    ):
+        # On a busy machine the answers may come too late for a turn.
+        while len({one.name for one in decisions}) < len(QUESTIONS):
+            call.send_text("tell me a story")
+            async for event in call:
+                seen.append(event)
+                if isinstance(event, protocol.TurnMetrics):
+                    break
+            decisions = [event for event in seen if isinstance(event, protocol.Decision)]
     assert {one.name: list(one.probabilities) for one in decisions} == {
         "upset": ["yes", "no"],
         "topic": ["a story", "a timer"],
