@@ -203,6 +203,10 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whether audio behind ``audio_ms`` is ignored."""
     outcomes: OutcomeState = OutcomeState()
     collecting: CollectState = CollectState()
+    call: str = ""
+    """Id of the call, where it is recorded or webhooks learn of it; empty otherwise."""
+    call_part: int = 0
+    """Which session of that call this is, from 1."""
     handled: int | None = None
     """How many messages of the client were handled: all behind START but
     :class:`parley.protocol.Playback`. Their effect is in the state, except for those in ``unfinished``; a

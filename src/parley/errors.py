@@ -11,6 +11,7 @@
     │   ├── UnsupportedLanguageError     unsupported_language
     │   ├── UnsupportedVoiceError        unsupported_voice
     │   ├── UnknownAgentError            unknown_agent
+    │   ├── CallNotFoundError            call_not_found
     │   ├── UnknownToolCallError         unknown_tool_call
     │   ├── ReferenceAudioError          invalid_reference
     │   │   ├── ReferenceTooShortError   reference_too_short
@@ -145,6 +146,12 @@ class UnknownAgentError(InvalidInputError):
     """No agent of this name is defined on the server."""
 
     code = "unknown_agent"
+
+
+class CallNotFoundError(InvalidInputError):
+    """There is no recorded call of this id."""
+
+    code = "call_not_found"
 
 
 class UnknownToolCallError(InvalidInputError):

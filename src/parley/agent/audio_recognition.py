@@ -155,6 +155,11 @@ class AudioRecognition:
         return "" if self._recognizer is None else self._recognizer.model
 
     @property
+    def muted(self) -> bool:
+        """Whether audio that comes now is ignored."""
+        return self._muted
+
+    @property
     def processed_ms(self) -> int:
         """The client's audio before this position was recognised, or left out."""
         position = self._feed.buffer.start if self._at_rest else self._processed

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from parley.agent.user_idle import UserIdleSettings
+from parley.calls.folder import DEFAULT_FOLDER
 from parley.engines.base import Continuation, RemoteChat
 from parley.engines.chat_fallback import ChatFallbackLimits
 from parley.engines.registry import REMOTE_CHAT
@@ -176,6 +177,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     agents: str = ""
     """Folder of the agents that sessions choose by name, a file ``NAME.toml`` each. A relative path begins
     beside the model repository. Empty: ``agents``, if the folder is there when the server starts."""
+    calls: str = DEFAULT_FOLDER
+    """Folder of the calls that are recorded, of agents with ``record``. A relative path begins beside the
+    model repository."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

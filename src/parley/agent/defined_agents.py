@@ -16,6 +16,7 @@ from parley.agent.validation import check_prompt, check_start
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
+from parley.calls.settings import Delivery
 from parley.engines.base import Closable, Embedder, RemoteChat, Synthesizer
 from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
 from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
@@ -35,9 +36,10 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 from parley.tools.base import ServerTools
 from parley.tools.combined import CombinedTools
-from parley.tools.settings import ToolSettings, check_settings, tool_names
+from parley.tools.settings import ToolSettings, check_settings, check_url, tool_names
 
 if TYPE_CHECKING:
+    from parley.calls.webhooks import Webhooks
     from parley.tools.toolbox import Toolbox
 
 _FIELD = re.compile(r"[a-z_]+(?:\[\d+\])*(?:\.[a-z_]+(?:\[\d+\])*)*")
@@ -73,7 +75,7 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
     agent = engines.agents.find(start.agent)
     definition = agent.file.definition
     if start.resume is None:
-        start = definition.complete(start)
+        start = _announce(definition.complete(start), definition, config)
     engines = replace(
         engines,
         server_tools=agent.tools,
@@ -81,6 +83,15 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
         knowledge=agent.knowledge,
     )
     return AgentChoice(start, engines, agent_settings(definition, agent.model, config), agent)
+
+
+def _announce(start: Start, definition: AgentDefinition, config: AgentConfig) -> Start:
+    """A session that says first that it is recorded, if the definition has a text for that."""
+    consent = definition.recording.consent if definition.record else ""
+    if not consent:
+        return start
+    greeting = config.greeting if start.greeting is None else start.greeting
+    return msgspec.structs.replace(start, greeting=f"{consent} {greeting}".rstrip())
 
 
 def agent_settings(definition: AgentDefinition, model: AgentModel | None, config: AgentConfig) -> AgentConfig:
@@ -109,6 +120,7 @@ class AgentOpener:
         on_fallback: called where one language model takes the place of another.
         llm_timeout_s: for each event of a language model.
         embedder: for the documents of agents; None: they are searched by words alone.
+        on_webhook: called with what became of each request of a webhook.
     """
 
     def __init__(
@@ -122,8 +134,10 @@ class AgentOpener:
         on_fallback: Callable[[ChatFallback], None],
         llm_timeout_s: float,
         embedder: Embedder | None = None,
+        on_webhook: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
         self._embedder = embedder
+        self._on_webhook = on_webhook
         self._synthesizer = synthesizer
         self._server_tools = server_tools
         self._config = config
@@ -161,11 +175,15 @@ class AgentOpener:
             self._check(file, config, tools)
             knowledge = await self._open_knowledge(file, only_checks=only_checks)
             owned += [knowledge] if knowledge else []
+            if webhooks := await asyncio.to_thread(self._open_webhooks, file):
+                owned.append(webhooks)
         except BaseException:
             for part in owned:
                 await part.close()
             raise
-        return ServedAgent(file, tools=tools, model=model, knowledge=knowledge, owned=tuple(owned))
+        return ServedAgent(
+            file, tools=tools, model=model, knowledge=knowledge, webhooks=webhooks, owned=tuple(owned)
+        )
 
     async def _open_knowledge(self, file: AgentFile, *, only_checks: bool) -> Knowledge | None:
         patterns, folder = file.definition.knowledge, file.path.parent
@@ -253,6 +271,25 @@ class AgentOpener:
         except (ValueError, ModelLoadingError) as error:
             raise file.error(_tool_field(settings, str(error)), str(error)) from error
 
+    def _open_webhooks(self, file: AgentFile) -> Webhooks | None:
+        if not file.definition.webhooks:
+            return None
+        from parley.calls.webhooks import Webhook, Webhooks, read_secret  # noqa: PLC0415 - an HTTP client
+
+        tools, found = file.definition.tools, []
+        for number, settings in enumerate(file.definition.webhooks):
+            field = f"webhooks[{number}]"
+            try:
+                check_url(settings.url, tools, field)
+                secret = (file.path.parent / settings.secret_file).read_text(encoding="ascii")
+                found.append(Webhook(settings, read_secret(secret)))
+            except OSError as error:
+                problem = f"{field}.secret_file cannot be read: {error.strerror}"
+                raise file.error(f"{field}.secret_file", problem) from error
+            except ValueError as error:
+                raise file.error(field, str(error)) from error
+        return Webhooks(found, tools.allowed_hosts, tools.private_hosts, self._on_webhook)
+
     def _check(self, file: AgentFile, config: AgentConfig, tools: ServerTools | None) -> None:
         definition = file.definition
         for number, target in enumerate(definition.ending.transfers if definition.telephone.numbers else ()):
@@ -263,7 +300,8 @@ class AgentOpener:
         try:
             check_prompt(definition.instructions, config)
             field = ""
-            check_start(definition.complete(Start()), self._synthesizer, config, tools)
+            start = _announce(definition.complete(Start()), definition, config)
+            check_start(start, self._synthesizer, config, tools)
         except UnsupportedLanguageError as error:
             raise file.error("language", str(error)) from error
         except UnsupportedVoiceError as error:

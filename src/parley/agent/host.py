@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from parley.agent.resumption import check_resume
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
 from parley.agents.registry import ServedAgent
+from parley.calls.following import FollowedCall
 from parley.errors import (
     ModelLoadingError,
     ParleyError,
@@ -180,17 +181,25 @@ class Host:
             outlet.finish(ErrorEvent.of(error))
             return
         self._forget(request.session_id)
+        followed: FollowedCall | None = None
         try:
             choice = self._admit(request.session_id, request.message)
+            followed = _follow(str(request.session_id), choice)
+            engines = choice.engines
+            if followed is not None:
+                engines = replace(engines, server_tools=followed.watch(engines.server_tools))
             session = AgentSession(
                 str(request.session_id),
                 choice.start,
-                choice.engines,
+                engines,
                 outlet,
                 choice.config,
                 metrics=self._measure(request),
+                followed=followed,
             )
         except BaseException as error:
+            if followed is not None:
+                followed.on_event(Closed(reason="failed"))
             # First: otherwise the sequence would keep its slot unused.
             if not request.end:
                 self._await_end(request.session_id)
@@ -202,7 +211,7 @@ class Host:
         self._sessions[request.session_id] = session
         if choice.agent is not None:
             choice.agent.begin_session()
-        work = self._run(request.session_id, session, choice.agent)
+        work = self._run(request.session_id, session, choice.agent, followed)
         self._spawn(work, f"session {request.session_id}")
         _pass_on(Incoming(request.session_id, audio=request.audio, end=request.end), session)
         if request.end:
@@ -250,16 +259,40 @@ class Host:
 
     # --- ending ----------------------------------------------------------------------------
 
-    async def _run(self, session_id: SessionId, session: AgentSession, agent: ServedAgent | None) -> None:
+    async def _run(
+        self,
+        session_id: SessionId,
+        session: AgentSession,
+        agent: ServedAgent | None,
+        followed: FollowedCall | None,
+    ) -> None:
         try:
             await session.run()
         finally:
-            if agent is not None:
-                agent.end_session()
+            if followed is not None and followed.wants_summary and not self._stopping:
+                work = self._end_with_summary(session, agent, followed)
+                self._spawn(work, f"summary of session {session_id}")
+            else:
+                if followed is not None:
+                    followed.end()
+                if agent is not None:
+                    agent.end_session()
             self._running[_is_canary(session_id)] -= 1
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
                 self._await_end(session_id)
+
+    async def _end_with_summary(
+        self, session: AgentSession, agent: ServedAgent | None, followed: FollowedCall
+    ) -> None:
+        """The last of a call that is over; its place is free already."""
+        summary: str | None = None
+        try:
+            summary = await session.summarize()
+        finally:
+            followed.end(summary)
+            if agent is not None:
+                agent.end_session()
 
     def _handle_late(self, request: Incoming, outlet: Outlet, *, known: bool) -> None:
         """A request without an open session; it may have crossed the end of its session."""
@@ -342,6 +375,17 @@ def _check_models(start: Start, config: AgentConfig) -> None:
             raise WeightsNotFoundError(
                 f"{', '.join(models)} {have} no weights on this server, whose log has the remedy"
             )
+
+
+def _follow(session_id: str, choice: AgentChoice) -> FollowedCall | None:
+    """Follow a call, if its agent asks for that."""
+    if choice.agent is None:
+        return None
+    definition, webhooks = choice.agent.file.definition, choice.agent.webhooks
+    writer = choice.engines.calls if definition.record else None
+    if writer is None and webhooks is None:
+        return None
+    return FollowedCall(session_id, choice.start, writer, definition.recording, webhooks)
 
 
 def _is_canary(session_id: SessionId) -> bool:

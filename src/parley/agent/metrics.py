@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parley.agent.decisions import DecisionOutcome
 from parley.agent.turn import TurnOutcome, TurnRecord
+from parley.calls.settings import Delivery
 from parley.engines.chat_fallback import ChatFallback
 from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
@@ -142,10 +143,24 @@ SPECULATIONS = _counter(
     ("outcome",),
     (("used",), ("discarded",)),
 )
+RECORDINGS = _counter(
+    "voice_agent_recordings",
+    "Recordings of calls, by what is missing: nothing (complete), what came behind a limit of length or size "
+    "(limit), what could not be written (disk), what came faster than it could be written (late)",
+    ("outcome",),
+    tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
+)
+WEBHOOKS = _counter(
+    "voice_agent_webhooks",
+    "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "
+    "times), dropped (too many waited, or the server has stopped)",
+    ("outcome",),
+    tuple((outcome,) for outcome in get_args(Delivery)),
+)
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS),
+    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, WEBHOOKS),
     *(
         ACTIVE,
         LIMIT,
@@ -236,6 +251,14 @@ class AgentMetrics:
             to_engine=fallback.to_engine,
             reason=fallback.reason,
         )
+
+    def on_recording(self, incomplete: str) -> None:
+        """The recording of a call is over; empty: it is complete. May be called by any thread."""
+        self._metrics.count(RECORDINGS, outcome=incomplete or "complete")
+
+    def on_webhook(self, outcome: Delivery) -> None:
+        """An event of a call was posted to a webhook, or not."""
+        self._metrics.count(WEBHOOKS, outcome=outcome)
 
     def on_preemptive_answer(self, outcome: str) -> None:
         """An answer that was begun early was ``used`` or ``discarded``."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agents.registry import AgentRegistry
+from parley.calls.writing import CallWriter
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
 from parley.knowledge.passages import KnowledgeSearch
 from parley.protocol import ServerEvent
@@ -48,6 +49,8 @@ class Engines:
     """Agents that sessions choose by name; None: there are none."""
     knowledge: KnowledgeSearch | None = None
     """The documents of a session's agent; None: it has none."""
+    calls: CallWriter | None = None
+    """Records calls of agents that ask for it; None: calls are not recorded."""
 
 
 class Outlet(Protocol):

@@ -25,9 +25,11 @@ from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet
 from parley.agent.session_updates import SessionUpdates
 from parley.agent.speech import UnreadAudio, check_voice
+from parley.agent.summarization import summarize
 from parley.agent.validation import describe, speech_language
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
+from parley.calls.following import FollowedCall
 from parley.engines.recognizers import RoutedRecognizer
 from parley.errors import (
     InferenceError,
@@ -62,7 +64,8 @@ class AgentSession:
     :meth:`push_audio` and :meth:`on_message` never wait; :meth:`run` lasts as long as the session. Everything
     runs on one event loop. Exactly one ``closed`` is sent, and nothing after it.
 
-    ``start`` was checked by :func:`parley.agent.validation.check_start`.
+    ``start`` was checked by :func:`parley.agent.validation.check_start`. ``followed`` gets all
+    messages, audio and events.
     """
 
     def __init__(
@@ -74,8 +77,10 @@ class AgentSession:
         config: AgentConfig,
         *,
         metrics: AgentMetrics,
+        followed: FollowedCall | None = None,
     ) -> None:
         self.session_id = session_id
+        self._followed = followed
         resume = start.resume
         self._resumed = resume is not None
         start = msgspec.structs.replace(start, resume=None)
@@ -149,7 +154,10 @@ class AgentSession:
 
     def _push_audio(self, raw: bytes) -> None:
         try:
-            self._recognition.push_audio(decode_pcm16(raw))
+            samples = decode_pcm16(raw)
+            self._recognition.push_audio(samples)
+            if self._followed is not None:
+                self._followed.on_audio(samples, muted=self._recognition.muted)
         except ParleyError as error:
             self.report_error(error)
         if self._checkpoints is not None:
@@ -172,6 +180,8 @@ class AgentSession:
                 self._messages.begin()
                 self.report_error(error)
             return
+        if self._followed is not None:
+            self._followed.on_message(message)
         if isinstance(message, protocol.Playback):
             self._unread.on_playback()
             self._conversation.on_message(message)
@@ -291,6 +301,8 @@ class AgentSession:
             conversation.state(contained, muted=muted),
             handled=self._messages.count,
             unfinished=self._messages.unfinished,
+            call=self._followed.call if self._followed is not None else "",
+            call_part=self._followed.part if self._followed is not None else 0,
         )
         return Snapshot(
             self._start,
@@ -510,6 +522,14 @@ class AgentSession:
         except Exception:
             self._outlet.finish()
             raise
+        finally:
+            if self._followed is not None:
+                self._followed.on_event(closed)
+
+    async def summarize(self) -> str | None:
+        """A summary of the whole call by its language model; None: there is none."""
+        name, limits = f"{self.session_id}-call", self._config.deadlines
+        return await summarize(self._engines.chat, self._conversation.history, name, limits)
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if self._held is not None:
@@ -526,3 +546,5 @@ class AgentSession:
                 self._unread.sent(event.samples / event.sample_rate)
             self._outlet.send(event, audio)
             self._metrics.on_event(event, audio)
+            if self._followed is not None:
+                self._followed.on_event(event, audio)

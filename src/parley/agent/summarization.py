@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from parley.agent.config import AgentDeadlines
 from parley.agent.generation import generate, warm_up
+from parley.checkpoint import HistoryState
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
 from parley.llm.history import History, SummaryPlan, summary_request
@@ -62,7 +63,9 @@ class Summarizer:
 
     async def _summarise(self, plan: SummaryPlan, request_id: str) -> None:
         try:
-            text = await with_timeout(self._ask(plan, request_id), self._limits.summary_s, "the summary")
+            text = await with_timeout(
+                _ask(self._chat, plan, request_id, self._limits), self._limits.summary_s, "the summary"
+            )
             if self._history.apply_summary(plan, text):
                 # All prompts have a new prefix now.
                 messages, tools = self._history.messages(), self._history.tools
@@ -80,7 +83,23 @@ class Summarizer:
             if self._whole:
                 self.on_history_changed()
 
-    async def _ask(self, plan: SummaryPlan, request_id: str) -> str:
-        request = summary_request(plan, request_id)
-        async with aclosing(generate(self._chat, request, self._limits, retries=0)) as events:
-            return "".join([event.text async for event in events if isinstance(event, TextDelta)])
+
+async def summarize(
+    chat: ChatModel, history: HistoryState, request_id: str, limits: AgentDeadlines
+) -> str | None:
+    """A summary of a call that is over; None: nothing was said, or there is none in time."""
+    if not history.messages:
+        return None
+    plan = SummaryPlan(0, tuple(history.messages), history.summary)
+    try:
+        text = await with_timeout(_ask(chat, plan, request_id, limits), limits.summary_s, "the summary")
+    except ParleyError as error:
+        _log.warning("%s: %s", request_id, error.to_log(), extra=error.log_extra())
+        return None
+    return " ".join(text.split()) or None
+
+
+async def _ask(chat: ChatModel, plan: SummaryPlan, request_id: str, limits: AgentDeadlines) -> str:
+    request = summary_request(plan, request_id)
+    async with aclosing(generate(chat, request, limits, retries=0)) as events:
+        return "".join([event.text async for event in events if isinstance(event, TextDelta)])

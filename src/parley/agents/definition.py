@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from parley.calls.settings import RecordSettings, WebhookSettings
 from parley.engines.base import Continuation
 from parley.protocol import (
     MAX_DECISIONS,
@@ -135,6 +136,12 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
     collect: Annotated[list[CollectField], msgspec.Meta(max_length=64)] = []
     """Values that the agent can ask the user for."""
+    record: bool = False
+    """Whether calls are recorded."""
+    recording: RecordSettings = RecordSettings()
+    """What is kept of them, and for how long."""
+    webhooks: Annotated[list[WebhookSettings], msgspec.Meta(max_length=8)] = []
+    """URLs that get events of calls."""
     page: PageSettings = PageSettings()
     """How a page shows the agent."""
     telephone: TelephoneSettings = TelephoneSettings()

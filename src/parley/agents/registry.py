@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parley.agents.folder import Fingerprint, look_at, read_folder
 from parley.agents.reader import AgentFile, AgentFileError
@@ -18,6 +19,9 @@ from parley.names import suggest_name
 from parley.protocol import AgentSummary
 from parley.timeouts import best_effort, loop_time
 from parley.tools.base import ServerTools
+
+if TYPE_CHECKING:
+    from parley.calls.webhooks import Webhooks
 
 DEFAULT_FOLDER = "agents"
 """Beside the model repository."""
@@ -54,6 +58,7 @@ class ServedAgent:
         tools: all tools of its calls but their clients'.
         model: answers its calls; None: the server's own.
         knowledge: its documents; None: it has none.
+        webhooks: learn of its calls; what they have not delivered counts as a call.
         owned: what is closed with the agent.
     """
 
@@ -64,6 +69,7 @@ class ServedAgent:
         tools: ServerTools | None = None,
         model: AgentModel | None = None,
         knowledge: KnowledgeSearch | None = None,
+        webhooks: Webhooks | None = None,
         owned: tuple[Closable, ...] = (),
     ) -> None:
         self.file = file
@@ -74,6 +80,9 @@ class ServedAgent:
         self._sessions = 0
         self._unused = asyncio.Event()
         self._unused.set()
+        self.webhooks = webhooks
+        if webhooks is not None:
+            webhooks.on_begin, webhooks.on_end = self.begin_session, self.end_session
 
     def begin_session(self) -> None:
         """A call of this agent begins; :meth:`end_session` ends it."""

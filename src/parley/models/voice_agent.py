@@ -23,8 +23,10 @@ from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
+from parley.calls.folder import CallFolder
+from parley.calls.writing import CallWriter
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
-from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
+from parley.engines.chat_fallback import NamedChat, join_chats
 from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
@@ -63,6 +65,8 @@ from parley.triton.server_watch import wait_for_closed_endpoint
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
+_WRITE_S = 3.0
+"""For what recordings have not written yet."""
 _LAST_S = 0.5  # for each thread, where that is over
 # The agent keeps its deadlines itself: an engine's own must not come before them.
 _ENGINE_MARGIN_S = 2.0
@@ -130,10 +134,10 @@ class AgentService:
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
-        self._agents = await _open_agents(
-            parameters, engines, config, self._client, agent_metrics.on_llm_fallback
-        )
-        engines = dataclasses.replace(engines, agents=self._agents)
+        self._agents = await _open_agents(parameters, engines, config, self._client, agent_metrics)
+        calls = CallFolder(parameters.repository.parent / config.calls)
+        self._calls = CallWriter(calls, agent_metrics.on_recording)
+        engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
         self._host = Host(engines, config, self._release, agent_metrics)
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
@@ -188,6 +192,7 @@ class AgentService:
         return closed.cancelled()
 
     async def _close_engines(self) -> None:
+        await asyncio.to_thread(self._calls.close, _WRITE_S)
         if self._agents is not None:
             await self._agents.close()
         if self._server_tools is not None:
@@ -333,7 +338,7 @@ async def _open_agents(
     engines: Engines,
     config: AgentConfig,
     client: ModelClient,
-    on_fallback: Callable[[ChatFallback], None],
+    metrics: AgentMetrics,
 ) -> AgentRegistry | None:
     """The agents of the folder that the settings name, or of ``agents`` beside the model repository.
 
@@ -351,8 +356,9 @@ async def _open_agents(
         config,
         parameters,
         client,
-        on_fallback=on_fallback,
+        on_fallback=metrics.on_llm_fallback,
         llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S,
+        on_webhook=metrics.on_webhook,
     )
     registry = AgentRegistry(folder, opener.open)
     await registry.open()

@@ -171,7 +171,7 @@ def check_settings(settings: ToolSettings) -> None:
 
 
 def _check_tool(tool: HttpToolSettings, settings: ToolSettings, where: str) -> None:
-    _check_url(tool.url, settings, where)
+    check_url(tool.url, settings, where)
     _check_headers(tool.headers, where)
     most_ms = _MAX_BACKGROUND_MS if tool.mode == "background" else _MAX_TIMEOUT_MS
     _check_timeout(tool.limit_ms, where, most_ms)
@@ -187,7 +187,7 @@ def _check_server(server: McpServerSettings, settings: ToolSettings, where: str)
     if bool(server.url) == bool(server.command):
         raise ValueError(f"{where} must have either a url or a command")
     if server.url:
-        _check_url(server.url, settings, where)
+        check_url(server.url, settings, where)
         if "{" in server.url:
             raise ValueError(f"{where}: its url can have no arguments")
     elif server.headers:
@@ -209,7 +209,12 @@ def tool_names(settings: ToolSettings) -> Iterator[str]:
             yield f"{server.prefix}{name}"
 
 
-def _check_url(url: str, settings: ToolSettings, where: str) -> None:
+def check_url(url: str, settings: ToolSettings, where: str) -> None:
+    """Refuse a URL that may not be asked.
+
+    Raises:
+        ValueError: the text begins with ``where``.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.username is not None or parts.fragment:

@@ -26,6 +26,7 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
+from parley.calls.writing import CallWriter
 from parley.chat import ToolCall
 from parley.errors import ParleyError
 from parley.knowledge.passages import KnowledgeSearch
@@ -498,6 +499,7 @@ class FakeCall:
         answers: Iterable[list[LlmEvent | Exception]] = (),
         agents: AgentRegistry | None = None,
         knowledge: KnowledgeSearch | None = None,
+        calls: CallWriter | None = None,
     ) -> None:
         self.recognition = FakeRecognition()
         self.hears(*hears)
@@ -526,6 +528,7 @@ class FakeCall:
             tracing=tracing,
             agents=agents,
             knowledge=knowledge,
+            calls=calls,
         )
         self.metrics = MetricsRecorder(FAMILIES)
         agent_metrics = AgentMetrics(instance="agent_0", goal_ms=1_000.0, metrics=self.metrics)

@@ -1,0 +1,1 @@
+"""What is kept of calls, and who learns of them: recordings, their list, and webhooks."""

@@ -1,0 +1,188 @@
+"""The folder of recorded calls: a folder for each, and a list of them in SQLite."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from io import BufferedWriter
+from pathlib import Path
+
+import msgspec
+
+from parley.checkpoint import DecidedState
+from parley.errors import CallNotFoundError
+from parley.protocol import Transfer
+
+DEFAULT_FOLDER = "calls"
+"""Beside the model repository."""
+EVENTS, AUDIO, INFO = "events.jsonl", "audio.wav", "call.json"
+"""Names of the files of a call."""
+_LIST = "calls.sqlite3"
+_CALL = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{16}")
+_ENTRY = re.compile(rf"{_CALL.pattern}(\.[0-9]{{1,4}})?")
+_MAX_PARTS = 1000
+_BUSY_S = 5.0
+_SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
+id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
+)"""
+
+
+class CallInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the list says of one call; a call that has moved has an entry for each part."""
+
+    id: str = ""
+    """Name of the entry. Empty: nothing of the call is kept."""
+    call: str
+    """The same for all parts of a call."""
+    part: int = 1
+    """2 and more: a call that went on here, or in another session, after a move."""
+    agent: str
+    session: str
+    language: str = ""
+    started: str
+    """UTC, ISO 8601; the next one likewise."""
+    delete_at: str = ""
+    ended: bool = False
+    """False: the call goes on, or its server has not ended it."""
+    reason: str = ""
+    """Of :class:`parley.protocol.Closed`, as the next two."""
+    agent_reason: str = ""
+    transfer: Transfer | None = None
+    may_continue: bool = False
+    """Whether the client can go on with the call in another session: then another part may follow."""
+    duration_ms: int = 0
+    turns: int = 0
+    """Turns of the agent."""
+    step: str = ""
+    collected: dict[str, str] = {}
+    decisions: dict[str, DecidedState] = {}
+    incomplete: str = ""
+    """Why a part of the recording is missing: ``limit``, ``disk`` or ``late``. Empty: it is complete."""
+
+
+def make_call_id(now: datetime) -> str:
+    """The id of a call that begins."""
+    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
+
+
+def is_call_id(text: str) -> bool:
+    """Whether a text has the form of a call's id; those of other servers come through clients."""
+    return _CALL.fullmatch(text) is not None
+
+
+class CallFolder:
+    """The calls of one folder. Several servers may share it on one machine.
+
+    All methods wait for the disk, and raise ``OSError`` or ``sqlite3.Error`` where that fails. Only the owner
+    of the folder can read it and its files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, info: CallInfo) -> CallInfo:
+        """Make the folder of a call, and add it to the list."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in range(info.part, info.part + _MAX_PARTS):
+            name = info.call if part == 1 else f"{info.call}.{part}"
+            try:
+                (self.path / name).mkdir(mode=0o700)
+            except FileExistsError:  # the part of another session that went on from the same checkpoint
+                continue
+            info = msgspec.structs.replace(info, id=name, part=part)
+            self._write(info)
+            return info
+        raise FileExistsError(f"{self.path / info.call}: too many parts")
+
+    def finish(self, info: CallInfo) -> None:
+        """Complete a call: its file :data:`INFO` appears as a whole."""
+        folder = self.path / info.id
+        temporary = folder / f"{INFO}.part"
+        with open_private(temporary) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(info), indent=2))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / INFO)
+        self._write(info)
+
+    def list(self, agent: str = "", limit: int = -1) -> list[CallInfo]:
+        """The calls, newest first; of one agent, if it is named."""
+        if not (self.path / _LIST).exists():
+            return []
+        query = "SELECT info FROM calls WHERE ?1 IN ('', agent) ORDER BY started DESC, id DESC LIMIT ?2"
+        with self._connection() as connection:
+            rows = connection.execute(query, (agent, limit)).fetchall()
+        return [msgspec.json.decode(row[0], type=CallInfo) for row in rows]
+
+    def find(self, entry: str) -> tuple[CallInfo, Path]:
+        """What the list says of an entry, and its folder.
+
+        Raises:
+            CallNotFoundError: there is none of this id.
+        """
+        folder = self.path / entry
+        if _ENTRY.fullmatch(entry) and folder.is_dir() and (self.path / _LIST).exists():
+            with self._connection() as connection:
+                row = connection.execute("SELECT info FROM calls WHERE id = ?", (entry,)).fetchone()
+            if row is not None:
+                return msgspec.json.decode(row[0], type=CallInfo), folder
+        raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
+
+    def delete(self, entry: str) -> None:
+        """Delete an entry, first its files and then its line in the list.
+
+        Raises:
+            CallNotFoundError: there is none of this id.
+        """
+        _, folder = self.find(entry)
+        shutil.rmtree(folder)
+        self._forget(entry)
+
+    def delete_due(self, now: datetime) -> int:
+        """Delete the calls whose time is over; returns how many they were."""
+        if not (self.path / _LIST).exists():
+            return 0
+        with self._connection() as connection:
+            query = "SELECT id FROM calls WHERE delete_at <= ?"
+            due = [row[0] for row in connection.execute(query, (to_iso(now),))]
+        for entry in due:
+            if _ENTRY.fullmatch(entry):
+                if (folder := self.path / entry).exists():
+                    shutil.rmtree(folder)
+                self._forget(entry)
+        return len(due)
+
+    def _write(self, info: CallInfo) -> None:
+        row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
+        with self._connection() as connection:
+            connection.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", row)
+
+    def _forget(self, entry: str) -> None:
+        with self._connection() as connection:
+            connection.execute("DELETE FROM calls WHERE id = ?", (entry,))
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        path = self.path / _LIST
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        # Each use has its own connection: threads differ, and a process may be ended at any time.
+        with closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection, connection:
+            connection.execute(_SCHEMA)
+            yield connection
+
+
+def open_private(path: Path) -> BufferedWriter:
+    """A new file that only its owner can read."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+
+
+def to_iso(moment: datetime) -> str:
+    """UTC in ISO 8601, in a form that sorts by time."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

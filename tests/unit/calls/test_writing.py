@@ -1,0 +1,195 @@
+"""Recordings, as they are on the disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import wave
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from call_infos import NOW, info
+
+from parley.calls import writing
+from parley.calls.folder import CallFolder, CallInfo, make_call_id
+from parley.calls.settings import RecordSettings
+from parley.calls.writing import CallWriter
+from parley.protocol import DataCollected, Dtmf, ErrorEvent, ToolRequest, ToolResponse, Transcript, Word
+
+SECOND = np.full(16_000, 7, np.int16)
+
+
+class Usage(NamedTuple):
+    total: int = 1
+    used: int = 1
+    free: int = 0
+
+
+class Disk:
+    """A writer, and what it has reported."""
+
+    def __init__(self, path) -> None:
+        self.folder = CallFolder(path)
+        self.outcomes: list[str] = []
+        self.writer = CallWriter(self.folder, self.outcomes.append)
+
+    def record(self, **settings):
+        self.call = info()
+        return self.writer.open(self.call, RecordSettings(**settings), 0.0)
+
+    def wait(self) -> None:
+        """Until all is written that was given so far."""
+        done = threading.Event()
+        self.writer.put(0, done.set)
+        assert done.wait(30.0)
+
+    def close(self) -> CallInfo:
+        assert self.writer.close(30.0)
+        (one,) = self.folder.list()
+        return one
+
+    @property
+    def files(self):
+        return self.folder.path / self.call.call
+
+    @property
+    def lines(self) -> list[dict]:
+        return [json.loads(line) for line in (self.files / "events.jsonl").read_text().splitlines()]
+
+    @property
+    def seconds(self) -> float:
+        with wave.open(str(self.files / "audio.wav")) as audio:
+            assert (audio.getnchannels(), audio.getframerate(), audio.getsampwidth()) == (2, 16_000, 2)
+            return audio.getnframes() / audio.getframerate()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    made = Disk(tmp_path / "calls")
+    yield made
+    made.writer.close(30.0)
+
+
+def test_ended_call_has_audio_events_and_summary(disk):
+    record = disk.record()
+    for second in range(1, 11):
+        record.add_user(SECOND, float(second))
+    record.add_line("event", Transcript(utterance=1, text="Hello.", is_final=True, confidence=0.9), 10.0)
+    record.finish(info(call=disk.call.call, ended=True, reason="hangup"), 10.0)
+    ended = disk.close()
+    assert (ended.id, ended.reason, ended.incomplete) == (disk.call.call, "hangup", "")
+    assert disk.seconds == 10.0
+    assert [(line["at_ms"], line["event"]["text"]) for line in disk.lines] == [(10_000, "Hello.")]
+    assert disk.outcomes == [""]
+    assert {one.stat().st_mode & 0o777 for one in disk.files.iterdir()} == {0o600}
+
+
+def test_call_that_goes_on_has_readable_files(disk):
+    record = disk.record()
+    for second in range(1, 13):
+        record.add_user(SECOND, float(second))
+    disk.wait()
+    (open_call,) = disk.folder.list()
+    assert not open_call.ended
+    assert 5.0 <= disk.seconds <= 9.0
+    assert not (disk.files / "call.json").exists()
+    record.finish(disk.call, 12.0)
+
+
+def test_words_have_their_place_in_the_recording(disk):
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    record.add_user(SECOND, 30.0)
+    words = [Word(text="late", start_ms=1_500, end_ms=1_900, confidence=0.9)]
+    event = Transcript(utterance=1, text="late", is_final=True, confidence=0.9, words=words)
+    record.add_line("event", event, 30.2)
+    record.finish(disk.call, 31.0)
+    disk.close()
+    (word,) = disk.lines[0]["event"]["words"]
+    assert (word["start_ms"], word["end_ms"]) == (29_500, 29_900)
+
+
+def test_hidden_parts_are_not_kept(disk):
+    record = disk.record(audio=False, hide=["tools", "keys", "collected"])
+    arguments = {"card": "4111"}
+    record.add_line("event", ToolRequest(turn=1, call_id="c", name="pay", arguments=arguments), 1.0)
+    record.add_line("message", ToolResponse(call_id="c", output="4111"), 1.0)
+    record.add_line("message", Dtmf(digits="4111"), 1.0)
+    record.add_line("event", DataCollected(field="card", value="4111"), 1.0)
+    record.finish(info(call=disk.call.call, collected={"card": "4111"}), 2.0)
+    disk.close()
+    assert [one.name for one in sorted(disk.files.iterdir())] == ["call.json", "events.jsonl"]
+    assert len(disk.lines) == 4
+    everything = b"".join(path.read_bytes() for path in disk.folder.path.rglob("*") if path.is_file())
+    assert b"4111" not in everything
+
+
+def test_longer_call_is_kept_up_to_its_limit(disk):
+    record = disk.record(max_minutes=1)
+    for second in range(1, 70):
+        record.add_user(SECOND, float(second))
+    record.finish(info(call=disk.call.call, ended=True), 70.0)
+    assert disk.close().incomplete == "limit"
+    assert 60 <= disk.seconds <= 62
+    assert disk.outcomes == ["limit"]
+
+
+def test_events_are_kept_up_to_their_limit(disk, monkeypatch):
+    monkeypatch.setattr(writing, "MAX_EVENTS", 1_000)
+    record = disk.record()
+    for _ in range(20):
+        record.add_line("event", ErrorEvent(code="x", message="y" * 100, retryable=False), 1.0)
+    record.finish(info(call=disk.call.call), 1.0)
+    assert disk.close().incomplete == "limit"
+    assert (disk.files / "events.jsonl").stat().st_size <= 1_000
+
+
+def test_full_disk_ends_the_recording_and_not_the_call(disk, monkeypatch):
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    disk.wait()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage())
+    for second in range(2, 20):
+        record.add_user(SECOND, float(second))
+    record.finish(info(call=disk.call.call, ended=True), 20.0)
+    assert disk.close().incomplete == "disk"
+    assert disk.seconds < 12
+
+
+def test_nearly_full_disk_takes_no_recording(disk, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage())
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    record.finish(disk.call, 2.0)
+    assert disk.writer.close(30.0)
+    assert disk.folder.list() == []
+    assert disk.outcomes == ["disk"]
+
+
+def test_folder_that_cannot_be_made_is_no_failure_of_the_call(tmp_path):
+    (tmp_path / "calls").write_text("a file")
+    disk = Disk(tmp_path / "calls")
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    record.finish(disk.call, 2.0)
+    assert disk.writer.close(30.0)
+    assert disk.outcomes == ["disk"]
+
+
+def test_slow_disk_ends_the_recording_when_too_much_waits(disk, monkeypatch):
+    monkeypatch.setattr(writing, "MAX_WAITING", -1)
+    record = disk.record()
+    monkeypatch.setattr(writing, "MAX_WAITING", 1 << 20)
+    record.add_user(SECOND, 1.0)
+    record.finish(disk.call, 2.0)
+    assert disk.writer.close(30.0)
+    assert disk.outcomes == ["late"]
+
+
+def test_writer_deletes_what_is_due_when_it_starts(tmp_path):
+    folder = CallFolder(tmp_path / "calls")
+    folder.begin(info(NOW, days=1, call=make_call_id(NOW)))
+    CallWriter(folder, lambda _: None).close(30.0)
+    assert folder.list() == []
