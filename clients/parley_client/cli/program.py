@@ -39,6 +39,7 @@ _NAMES = (
     "drain",
     "gateway",
     "agents",
+    "calls",
     "models",
 )
 _SERVER = ("parley", "parley_gateway", "parley_stages", "parley_testing")

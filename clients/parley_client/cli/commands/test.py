@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from parley.agents.reader import AgentFileError, read_agent
+from parley.calls.folder import DEFAULT_FOLDER
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
 from parley_client.cli.arguments import address, count, run_to_end, within
@@ -27,6 +28,7 @@ from parley_client.cli.commands.run import (
 from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
 from parley_client.errors import ToolDefinitionError, UsageError
 from parley_testing.modes import needs_speech
+from parley_testing.from_call import write_scenario
 from parley_testing.persona import ChatClient
 from parley_testing.results import Attempt, print_results, write_html, write_junit
 from parley_testing.runner import RunPlan, Speak, run_scenarios
@@ -44,7 +46,9 @@ EXAMPLES = """\
   parley test agents/restaurant.toml --speech --telephone --noise street:15 --loss 3
                                                    as speech, over a bad line
   parley test agents/restaurant.toml --server 127.0.0.1:8001 --scenario parking --show
-                                                   one scenario with a running server, in detail"""
+                                                   one scenario with a running server, in detail
+  parley test --from-call 20260504-120000-0f3a9c2b7e0d4411 >> agents/restaurant.tests.toml
+                                                   a recorded call becomes a scenario"""
 _EPILOG = """\
 Scenarios are in NAME.tests.toml beside NAME.toml or NAME.py, or in files of the folder NAME.tests;
 clients/parley_testing/README.md describes them. Personas and judges are models behind OpenAI's
@@ -62,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add(
-        "agents", nargs="+", type=Path, metavar="AGENT", help="files of agents: TOML in one folder, or Python"
+        "agents", nargs="*", type=Path, metavar="AGENT", help="files of agents: TOML in one folder, or Python"
     )
     add("--scenarios", type=Path, nargs="+", metavar="PATH", help="other files or folders of scenarios")
     add(
@@ -73,6 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only those with TEXT in title or tags",
     )
     add("--list", action="store_true", help="print the scenarios and stop")
+    add("--from-call", metavar="ID|FOLDER", help="print a scenario of a recorded call and stop")
+    add(
+        "--calls",
+        type=Path,
+        default=Path(DEFAULT_FOLDER),
+        metavar="FOLDER",
+        help=f"of recorded calls (default: {DEFAULT_FOLDER})",
+    )
     add("--repeat", type=_positive, default=1, metavar="N", help="calls of each scenario (default: 1)")
     add(
         "--pass-rate",
@@ -138,6 +150,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
         UsageError: an agent, a scenario, a report's path or an option cannot be used.
         ParleyError: the server cannot start.
     """
+    if args.from_call:
+        try:
+            print(write_scenario(args.from_call, args.calls), end="")
+        except ScenarioError as error:
+            raise UsageError(str(error)) from error
+        return 0
+    if not args.agents:
+        raise UsageError("name the file of an agent, or a recorded call with --from-call")
     if not args.speech and (args.voice or args.noise or args.telephone or args.loss):
         raise UsageError("--voice, --noise, --telephone and --loss need --speech")
     # A pattern such as agents/*.toml matches the scenarios, too.

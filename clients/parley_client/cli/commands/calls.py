@@ -1,0 +1,105 @@
+"""``parley calls``: the calls that a server has recorded, on its own machine."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sqlite3
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from parley.calls.folder import DEFAULT_FOLDER, CallFolder, CallInfo
+from parley.calls.transcripts import printable, read_transcript
+from parley_client.cli.arguments import count
+from parley_client.errors import UsageError
+
+EXAMPLES = """\
+  parley calls list --agent restaurant           the newest calls of an agent that has `record = true`
+  parley calls show 20260504-120000-0f3a9c2b7e0d4411
+                                                 what was said and done
+  parley calls export 20260504-120000-0f3a9c2b7e0d4411 --out call
+                                                 its audio and events, as files of a new folder
+  parley calls delete 20260504-120000-0f3a9c2b7e0d4411"""
+HELP = "list, show, export and delete the calls that a server has recorded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="the calls, newest first")
+    listing.add_argument("--agent", default="", metavar="NAME", help="of this agent only")
+    listing.add_argument("--limit", type=count, default=50, metavar="N", help="so many (default: 50)")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per call")
+    show = actions.add_parser("show", help="what was said and done in a call")
+    export = actions.add_parser("export", help="copy the files of a call")
+    export.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="is made, and must not exist"
+    )
+    delete = actions.add_parser("delete", help="delete calls, with their files")
+    for action in (show, export):
+        action.add_argument("id", metavar="ID", help="as `list` shows it")
+    delete.add_argument("id", nargs="+", metavar="ID", help="as `list` shows it")
+    for action in (listing, show, export, delete):
+        action.add_argument(
+            "--folder",
+            type=Path,
+            default=Path(DEFAULT_FOLDER),
+            help=f"of the setting `calls` of voice_agent (default: {DEFAULT_FOLDER})",
+        )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Do it.
+
+    Raises:
+        CallNotFoundError: there is no such call.
+        UsageError: the folder cannot be used.
+    """
+    folder = CallFolder(args.folder)
+    try:
+        match args.action:
+            case "list":
+                _list(folder.list(args.agent, args.limit), console, as_json=args.json)
+            case "show":
+                _show(*folder.find(args.id), console)
+            case "export":
+                shutil.copytree(folder.find(args.id)[1], args.out)
+                console.print(f"Written: {args.out}", markup=False, highlight=False)
+            case _:
+                for entry in args.id:
+                    folder.delete(entry)
+                    console.print(f"Deleted: {entry}", markup=False, highlight=False)
+    except sqlite3.Error as error:
+        raise UsageError(f"{args.folder}: the list of calls cannot be used: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{error.filename or args.folder}: {error.strerror or error}") from error
+    return 0
+
+
+def _list(calls: list[CallInfo], console: Console, *, as_json: bool) -> None:
+    if as_json:
+        for one in calls:
+            print(msgspec.json.encode(one).decode())
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("id", "agent", "started (UTC)", "s", "turns", "ended by", "incomplete"):
+        table.add_column(column, justify="right" if column in ("s", "turns") else "left")
+    for one in calls:
+        length = f"{one.duration_ms / 1000:.0f}" if one.ended else ""
+        reason = one.reason or "goes on, or was lost"
+        cells = (one.id, one.agent, one.started[:19], length, str(one.turns), reason, one.incomplete)
+        table.add_row(*map(escape, cells))
+    console.print(table if calls else "No calls are recorded here.")
+
+
+def _show(info: CallInfo, folder: Path, console: Console) -> None:
+    for name, value in msgspec.to_builtins(info).items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        console.print(f"{name}: {printable(text)}", markup=False, highlight=False, soft_wrap=True)
+    for line in read_transcript(folder):
+        at = f"{line.at_ms // 60_000:02}:{line.at_ms / 1000 % 60:04.1f}"
+        console.print(f"{at}  {printable(line.text)}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,305 @@
+"""Calls of agents that are recorded, or have webhooks."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agent_fakes import SILENCE, FakeCall, calls, open_call, says
+
+from parley.agents.reader import read_agent
+from parley.agents.registry import AgentRegistry, ServedAgent
+from parley.calls.folder import CallFolder, CallInfo
+from parley.calls.writing import CallWriter
+from parley.checkpoint import Resume
+from parley.errors import InferenceError
+from parley.protocol import (
+    Audio,
+    Checkpoint,
+    Closed,
+    Control,
+    Interrupted,
+    Playback,
+    ResponseDone,
+    Start,
+    Text,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    ToolRun,
+    TurnMetrics,
+)
+from parley.tools.base import ToolOutcome
+
+RESTAURANT = """instructions = "You take bookings."
+greeting = "Bella Vista, good evening."
+record = true
+recording.consent = "This call is recorded."
+"""
+LOUD = np.full(320, 500, np.int16).tobytes()
+
+
+class Hooks:
+    """Webhooks that write down what is posted."""
+
+    def __init__(self, *, want_summary: bool = False) -> None:
+        self.want_summary = want_summary
+        self.posted: list[tuple[str, dict]] = []
+
+    def post(self, event: str, data: dict) -> None:
+        self.posted.append((event, data))
+
+
+class Tables:
+    """A tool of the server."""
+
+    names = frozenset({"find_table"})
+    tools = (Tool(name="find_table"),)
+
+    def timeout_s(self, name):
+        return None
+
+    async def call(self, name, arguments, *, traceparent="", on_progress=None):
+        return ToolOutcome({"at": "20:00"})
+
+    async def close(self):
+        pass
+
+
+class Recorded:
+    """Calls of the restaurant, and what is kept of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.outcomes: list[str] = []
+        self.calls = CallFolder(folder / "calls")
+        self.writer = CallWriter(self.calls, self.outcomes.append)
+
+    async def call(self, start: Start | None = None, text: str = RESTAURANT, **options) -> FakeCall:
+        parts = {name: options.pop(name) for name in ("webhooks", "tools") if name in options}
+
+        async def open_agent(file):
+            raise AssertionError(file)
+
+        (self.folder / "restaurant.toml").write_text(text)
+        registry = AgentRegistry(self.folder, open_agent)
+        registry._agents["restaurant"] = ServedAgent(read_agent(self.folder / "restaurant.toml"), **parts)
+        start = start or Start(agent="restaurant")
+        return await open_call(start, agents=registry, calls=self.writer, **options)
+
+    def infos(self) -> list[CallInfo]:
+        assert self.writer.close(30.0)
+        return self.calls.list()
+
+    def info(self) -> CallInfo:
+        (one,) = self.infos()
+        return one
+
+    def lines(self, kind: str = "event") -> list[dict]:
+        raw = (self.calls.path / self.info().id / "events.jsonl").read_text()
+        return [
+            {"at_ms": line["at_ms"], **line[kind]}
+            for line in map(json.loads, raw.splitlines())
+            if kind in line
+        ]
+
+    def sides(self) -> tuple[np.ndarray, np.ndarray]:
+        with wave.open(str(self.calls.path / self.info().id / "audio.wav")) as audio:
+            frames = np.frombuffer(audio.readframes(audio.getnframes()), np.int16).reshape(-1, 2)
+        return frames[:, 0], frames[:, 1]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    made = Recorded(tmp_path)
+    yield made
+    made.writer.close(30.0)
+
+
+async def test_call_without_record_leaves_nothing(recorded):
+    call = await recorded.call(text='instructions = "You take bookings."')
+    call.send(Text(text="Hello."))
+    await call.end(ResponseDone)
+    assert recorded.infos() == []
+    assert not recorded.calls.path.exists()
+
+
+async def test_recorded_call_says_so_first_and_is_kept(recorded):
+    call = await recorded.call(answers=[says("At eight.")])
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="When?"))
+    await call.wait_for(TurnMetrics, 2)
+    call.send(Control(action="hangup"))
+    await call.end(Closed)
+    assert call.synthesizer.requests[0].text.startswith("This call is recorded.")
+    info = recorded.info()
+    assert (info.agent, info.session, info.reason, info.turns) == ("restaurant", "call", "hangup", 2)
+    assert (info.ended, info.incomplete, info.part) == (True, "", 1)
+    assert recorded.outcomes == [""]
+    texts = [line["text"] for line in recorded.lines() if line["type"] == "response_done"]
+    assert texts == ["This call is recorded. Bella Vista, good evening.", "At eight."]
+    assert [line["text"] for line in recorded.lines("message") if line["type"] == "text"] == ["When?"]
+    assert [line["type"] for line in recorded.lines()].count("closed") == 1
+    words = " ".join(line["text"] for line in recorded.lines() if line["type"] == "words")
+    assert words == "This call is recorded. Bella Vista, good evening. At eight."
+
+
+async def test_clients_own_greeting_does_not_replace_the_consent(recorded):
+    call = await recorded.call(Start(agent="restaurant", greeting=""))
+    await call.end(ResponseDone)
+    assert [one.text for one in call.synthesizer.requests] == ["This call is recorded."]
+
+
+async def test_interrupted_answer_is_recorded_as_far_as_it_was_played(recorded):
+    long = "This is a very long answer that goes on and on and is stopped before its end comes."
+    call = await recorded.call(
+        text=RESTAURANT.replace('recording.consent = "This call is recorded."\n', "").replace(
+            'greeting = "Bella Vista, good evening."\n', ""
+        ),
+        hears=[(0, 600, "hello there agent"), (3_000, 4_000, "please stop that right now")],
+        answers=[says(long), says("Okay.")],
+    )
+    interrupted = await call.wait_for(Interrupted)
+    await call.end(ResponseDone)
+    sent_ms = sum(
+        one.samples * 1000 / one.sample_rate
+        for one in call.outlet.of(Audio)
+        if one.response_id == interrupted.response_id
+    )
+    assert sent_ms > interrupted.played_ms
+    _, agent = recorded.sides()
+    first = np.flatnonzero(agent)[0]
+    gap = np.flatnonzero(agent[first:] == 0)
+    played = gap[gap > 1600][0] if agent[first] else 0
+    assert played / 16 == pytest.approx(interrupted.played_ms, abs=120)
+
+
+async def test_audio_of_a_muted_user_is_not_kept(recorded):
+    call = await recorded.call()
+    call.room = lambda at_ms: LOUD if at_ms < 4_000 else SILENCE
+    await call.until(1_000)
+    call.send(Control(action="mute"))
+    await call.until(2_000)
+    call.send(Control(action="unmute"))
+    await call.until(5_000)
+    await call.end()
+    user, _ = recorded.sides()
+    assert np.count_nonzero(user) / 16_000 == pytest.approx(3.0, abs=0.1)
+
+
+async def test_tools_are_kept_with_their_results(recorded):
+    start = Start(agent="restaurant", tools=[Tool(name="greet")])
+    call = await recorded.call(
+        start,
+        tools=Tables(),
+        answers=[calls(("find_table", {"people": 2}), ("greet", {})), says("At eight.")],
+    )
+    await call.wait_for(ResponseDone)
+    call.send(Text(text="A table."))
+    request = await call.wait_for(ToolRequest)
+    call.send(ToolResponse(call_id=request.call_id, output="hi"))
+    await call.end(ResponseDone, 2)
+    assert call.outlet.of(ToolRun)
+    (run,) = [line for line in recorded.lines() if line["type"] == "tool_run"]
+    assert (run["name"], run["arguments"], run["output"]) == ("find_table", {"people": 2}, {"at": "20:00"})
+    (response,) = [line for line in recorded.lines("message") if line["type"] == "tool_response"]
+    assert response["output"] == "hi"
+
+
+async def test_moved_call_is_two_parts_of_one_call(recorded):
+    call = await recorded.call(Start(agent="restaurant", checkpoints=True))
+    await call.wait_for(ResponseDone)
+    call.outlet.gone = True
+    await call.wait_for(Closed)
+    await call.hang_up()
+    last = call.outlet.of(Checkpoint)[-1]
+    history = next(one.history for one in reversed(call.outlet.of(Checkpoint)) if one.history is not None)
+    resume = Resume(state=last.state, history=history, audio_ms=last.state.audio_ms)
+    hooks = Hooks()
+    other = await recorded.call(Start(agent="restaurant", resume=resume), session_id="other", webhooks=hooks)
+    await other.until(1_000)
+    await other.end()
+    second, first = sorted(recorded.infos(), key=lambda one: -one.part)
+    assert (first.part, second.part) == (1, 2)
+    assert first.call == second.call == first.id
+    assert second.id == f"{first.id}.2"
+    assert (first.reason, first.may_continue, second.may_continue) == ("disconnected", True, False)
+    assert [event for event, _ in hooks.posted] == ["call.ended"]
+
+
+async def test_id_of_a_call_that_no_server_made_is_replaced(recorded):
+    call = await recorded.call(Start(agent="restaurant", checkpoints=True))
+    await call.wait_for(ResponseDone)
+    state = call.outlet.of(Checkpoint)[-1].state
+    await call.end()
+    state = type(state)(
+        **{field: getattr(state, field) for field in state.__struct_fields__} | {"call": "../../x"}
+    )
+    other = await recorded.call(Start(agent="restaurant", resume=Resume(state=state)), session_id="../other")
+    await other.until(500)
+    await other.end()
+    assert {one.part for one in recorded.infos()} == {1}
+    assert sorted(path.name for path in recorded.folder.iterdir()) == ["calls", "restaurant.toml"]
+
+
+async def test_webhooks_get_the_beginning_and_the_end(recorded):
+    hooks = Hooks()
+    call = await recorded.call(text='instructions = "You take bookings."', webhooks=hooks)
+    call.send(Text(text="Hello."))
+    await call.end(TurnMetrics)
+    (started, first), (ended, last) = hooks.posted
+    assert (started, ended) == ("call.started", "call.ended")
+    assert first["call"] == last["call"]
+    assert (last["agent"], last["session"], last["reason"], last["turns"]) == (
+        "restaurant",
+        "call",
+        "ended",
+        1,
+    )
+    assert last["recorded"] is False
+    assert "summary" not in last
+    assert recorded.infos() == []
+
+
+async def test_webhook_of_the_end_has_a_summary_where_it_is_asked_for(recorded):
+    hooks = Hooks(want_summary=True)
+    call = await recorded.call(webhooks=hooks, answers=[says("At eight."), says("A table at eight.")])
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="When?"))
+    await call.end(TurnMetrics, 2)
+    assert hooks.posted[-1][1]["summary"] == "A table at eight."
+    assert ("user", "When?") not in call.chat.prompt()
+    assert "user: When?" in call.chat.prompt()[-1][1]
+
+
+async def test_end_is_posted_without_a_summary_where_the_model_fails(recorded):
+    hooks = Hooks(want_summary=True)
+    call = await recorded.call(webhooks=hooks, answers=[says("Yes."), [InferenceError("no")]])
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="Hello?"))
+    await call.end(TurnMetrics, 2)
+    assert hooks.posted[-1][0] == "call.ended"
+    assert "summary" not in hooks.posted[-1][1]
+
+
+async def test_stopping_server_asks_for_no_summary(recorded):
+    hooks = Hooks(want_summary=True)
+    call = await recorded.call(webhooks=hooks)
+    await call.wait_for(ResponseDone)
+    asked = len(call.chat.requests)
+    await call.host.shut_down()
+    assert (hooks.posted[-1][0], hooks.posted[-1][1]["reason"]) == ("call.ended", "shutdown")
+    assert len(call.chat.requests) == asked
+    assert recorded.info().reason == "shutdown"
+    await call.hang_up()
+
+
+async def test_playback_reports_are_not_kept(recorded):
+    call = await recorded.call()
+    done = await call.wait_for(ResponseDone)
+    call.send(Playback(response_id=done.response_id, played_ms=done.audio_ms))
+    await call.end()
+    assert recorded.lines("message") == []

@@ -1,0 +1,144 @@
+"""``parley calls`` and ``parley test --from-call``, with recorded calls."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from parley.calls.folder import CallFolder, CallInfo
+from parley_client.cli.program import main
+from parley_testing.scenario_file import load_scenarios
+
+EVENTS = [
+    {"at_ms": 0, "event": {"type": "response_done", "response_id": "r1", "text": "Good evening."}},
+    {"at_ms": 900, "event": {"type": "transcript", "utterance": 1, "text": "A table"}},
+    {"at_ms": 1_500, "event": {"type": "transcript", "utterance": 2, "text": "for [four], please."}},
+    {
+        "at_ms": 2_000,
+        "event": {
+            "type": "tool_run",
+            "name": "find_table",
+            "arguments": {"people": 4, "terrace": True, "note": None},
+            "output": {"at": ["20:00", None]},
+        },
+    },
+    {"at_ms": 2_100, "event": {"type": "tool_request", "name": "greet", "call_id": "c1", "arguments": {}}},
+    {"at_ms": 2_200, "message": {"type": "tool_response", "call_id": "c1", "output": {"ok": True}}},
+    {
+        "at_ms": 4_000,
+        "event": {"type": "response_done", "response_id": "r2", "text": "At eight, or at nine."},
+    },
+    {
+        "at_ms": 3_500,
+        "event": {"type": "interrupted", "response_id": "r2", "spoken_text": "At \x1b[31meight,"},
+    },
+    {"at_ms": 5_000, "message": {"type": "dtmf", "digits": "12#"}},
+    {"at_ms": 6_000, "event": {"type": "closed", "reason": "agent_ended"}},
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return CallFolder(tmp_path / "calls")
+
+
+def record(folder: CallFolder, events=EVENTS, number: int = 1) -> str:
+    call = f"20260504-12000{number}-{'ab' * 8}"
+    begun = folder.begin(
+        CallInfo(call=call, agent="restaurant", session="s", started=f"2026-05-04T12:00:0{number}Z")
+    )
+    lines = "".join(f"{json.dumps(line)}\n" for line in events)
+    (folder.path / begun.id / "events.jsonl").write_text(lines + '{"at_ms": 7000, "ev')
+    ended = {"ended": True, "reason": "agent_ended", "duration_ms": 6_000, "turns": 2}
+    folder.finish(msgspec.structs.replace(begun, **ended))
+    return begun.id
+
+
+def parley(capsys, *arguments: str) -> tuple[int, str, str]:
+    status = main([*arguments])
+    return status, *capsys.readouterr()
+
+
+def test_calls_are_listed_newest_first(folder, capsys):
+    first, second = record(folder, number=1), record(folder, number=2)
+    status, out, _ = parley(capsys, "calls", "list", "--json")
+    assert status == 0
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [second, first]
+    assert "agent_ended" in parley(capsys, "calls", "list", "--agent", "restaurant")[1]
+    assert parley(capsys, "calls", "list", "--agent", "clinic")[1] == "No calls are recorded here.\n"
+
+
+def test_call_is_shown_by_time_without_what_terminals_obey(folder, capsys):
+    status, out, _ = parley(capsys, "calls", "show", record(folder))
+    assert status == 0
+    lines = [line.partition("  ")[2] for line in out.splitlines() if line.startswith("00:")]
+    assert lines == [
+        "agent: Good evening.",
+        "user: A table",
+        "user: for [four], please.",
+        'tool find_table{"people":4,"terrace":true,"note":null} → {"at":["20:00",null]}',
+        'tool greet{} → {"ok":true}',
+        "agent: At  [31meight, (interrupted)",
+        "user pressed 12#",
+        'closed {"reason":"agent_ended"}',
+    ]
+    assert "\x1b" not in out
+
+
+def test_call_is_exported_and_deleted(folder, capsys, tmp_path):
+    entry = record(folder)
+    assert parley(capsys, "calls", "export", entry, "--out", "copy")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["call.json", "events.jsonl"]
+    assert parley(capsys, "calls", "export", entry, "--out", "copy")[0] == 2
+    assert parley(capsys, "calls", "delete", entry)[0] == 0
+    assert folder.list() == []
+
+
+@pytest.mark.parametrize("action", ["show", "delete"])
+def test_unknown_call_is_an_error(folder, capsys, action):
+    record(folder)
+    status, _, err = parley(capsys, "calls", action, "../calls")
+    assert status == 1
+    assert "there is no call '../calls'" in err
+
+
+def test_file_that_is_no_list_is_an_error(folder, capsys):
+    record(folder)
+    (folder.path / "calls.sqlite3").write_text("no database")
+    status, _, err = parley(capsys, "calls", "list")
+    assert status == 2
+    assert "the list of calls cannot be used" in err
+
+
+def test_call_becomes_a_scenario(folder, capsys, tmp_path):
+    status, out, _ = parley(capsys, "test", "--from-call", record(folder))
+    assert status == 0
+    assert "# answered: At  [31meight," in out
+    (tmp_path / "restaurant.tests.toml").write_text(out)
+    (scenario,) = load_scenarios([tmp_path / "restaurant.tests.toml"], own_agent=True)
+    booking, keys = scenario.exchanges
+    assert (booking.kind, booking.words) == ("say", "a table for (four), please.")
+    assert [one.name for one in booking.tools] == ["find_table", "greet"]
+    assert booking.tools[0].arguments == {"people": 4, "terrace": True, "note": None}
+    assert (keys.kind, keys.content, keys.tools) == ("dtmf", "12#", ())
+    outputs = {tool.name: tool.output for tool in scenario.tools}
+    assert outputs == {"find_table": '{"at":["20:00",null]}', "greet": {"ok": True}}
+    assert scenario.expect.ended_by == "agent"
+
+
+def test_exported_folder_becomes_a_scenario(folder, capsys):
+    parley(capsys, "calls", "export", record(folder), "--out", "copy")
+    assert "[[scenario.exchange]]" in parley(capsys, "test", "--from-call", "copy")[1]
+
+
+def test_call_of_a_caller_who_said_nothing_becomes_no_scenario(folder, capsys):
+    status, _, err = parley(capsys, "test", "--from-call", record(folder, EVENTS[:1]))
+    assert status == 2
+    assert "the caller said nothing" in err
+
+
+def test_command_without_agent_and_call_is_wrong_usage(capsys):
+    assert parley(capsys, "test")[0] == 2
