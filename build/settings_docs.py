@@ -12,11 +12,12 @@ from typing import Any, get_args
 
 import msgspec
 from google.protobuf import text_format
-from msgspec.inspect import LiteralType, StructType, UnionType, type_info
+from msgspec.inspect import ListType, LiteralType, StructType, UnionType, type_info
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
 from parley.agents.definition import AgentDefinition
+from parley.calls.settings import RecordSettings
 from parley.llm.startup import EngineSettings
 from parley.models.embeddings import EmbeddingSettings
 from parley.models.nemotron_streaming import StreamingSettings
@@ -36,6 +37,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "settings.md"
 REPOSITORY = ROOT / "model_repository"
 _PROFILES = {"gpu": "config.pbtxt", "open": "configs/open.pbtxt", "tiny": "configs/tiny.pbtxt"}
+_AGENT_PARTS = (AgentDefinition.__module__, RecordSettings.__module__)
+"""Modules of the parts of an agent's file that have a row for each field."""
 _SEGMENTS = (RecognitionSettings, SegmentSettings, WindowSettings, ReaderSettings, OnnxSettings)
 _RECORDINGS = (RecordingSettings, WindowSettings, ReaderSettings, OnnxSettings)
 _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
@@ -164,8 +167,9 @@ def agent_rows(kind: type[msgspec.Struct], table: str = "") -> Iterator[str]:
     docs = field_docs(kind)
     for field in msgspec.structs.fields(kind):
         info = type_info(field.type)
-        if isinstance(info, StructType) and info.cls.__module__ == AgentDefinition.__module__:
-            yield from agent_rows(info.cls, f"{table}{field.name}.")
+        part, mark = (info.item_type, "[]") if isinstance(info, ListType) else (info, "")
+        if isinstance(part, StructType) and part.cls.__module__ in _AGENT_PARTS:
+            yield from agent_rows(part.cls, f"{table}{field.name}{mark}.")
             continue
         default = "" if isinstance(info, StructType) else _gateway_default(field)
         shown = f"`{default}`" if default else ""

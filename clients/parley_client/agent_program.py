@@ -136,6 +136,9 @@ class AgentProgram:
             fields["knowledge"] = [
                 str(self._folder / one) if isinstance(one, str) else one for one in knowledge
             ]
+        for webhook in fields.get("webhooks") or ():
+            if isinstance(webhook, dict) and isinstance(file := webhook.get("secret_file"), str) and file:
+                webhook["secret_file"] = str(self._folder / file)
         return LoadedAgent(name, fields, marked_functions(module))
 
 

@@ -25,7 +25,8 @@ class RecordSettings(_Part, frozen=True, kw_only=True):
     audio: bool = True
     """Whether the audio of both sides is kept."""
     hide: Annotated[list[Literal["tools", "keys", "collected"]], msgspec.Meta(max_length=3)] = []
-    """What is not kept: arguments, progress and results of tools; keys of the telephone; collected values."""
+    """What is not kept: ``tools`` (arguments, progress, results), ``keys`` (of the telephone), ``collected``
+    (values)."""
     max_minutes: Annotated[int, msgspec.Meta(ge=1, le=600)] = 120
     """Of a longer call the rest is not kept."""
 
@@ -38,7 +39,7 @@ class WebhookSettings(_Part, frozen=True, kw_only=True):
     secret_file: str
     """File with the key of the signatures. A relative path begins at the folder of agents."""
     events: Annotated[list[WebhookEvent], msgspec.Meta(min_length=1, max_length=4)]
-    """Those that are posted."""
+    """Of ``call.started``, ``step.changed``, ``call.transferred``, ``call.ended``."""
     timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=30_000)] = 10_000
     """For one attempt, of five."""
     summary: bool = False

@@ -77,7 +77,7 @@ def _read(line: dict[str, Any], results: dict[str, Any], cut: set[str]) -> Itera
         case {"type": "interrupted", "spoken_text": words}:
             yield TranscriptLine(at_ms, "agent", f"agent: {words} (interrupted)", words)
         case {"type": "tool_request" | "tool_run" as kind, "name": name}:
-            output = content.get("output") if kind == "tool_run" else results.get(content.get("call_id"))
+            output = content.get("output") if kind == "tool_run" else results.get(content.get("call_id", ""))
             arguments = content.get("arguments")
             shown = "" if arguments is None else msgspec.json.encode(arguments).decode()
             result = "" if output is None else f" → {msgspec.json.encode(output).decode()}"

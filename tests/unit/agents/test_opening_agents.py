@@ -281,3 +281,43 @@ async def test_check_of_documents_makes_no_index(tmp_path, monkeypatch):
     with pytest.raises(AgentFileError, match=r"restaurant\.toml:2: faq\.md has no text"):
         await opener(tmp_path).open(file, only_checks=True)
     assert not (tmp_path / "cache").exists()
+
+
+WEBHOOK = """[tools]
+allowed_hosts = ["crm.example.com"]
+[[webhooks]]
+url = "https://crm.example.com/parley"
+events = ["call.ended"]
+secret_file = "restaurant.secret"
+"""
+
+
+async def test_webhooks_are_opened_with_their_key(tmp_path):
+    (tmp_path / "restaurant.secret").write_text("0123456789abcdef01234567\n")
+    agent = await opener(tmp_path).open(define(tmp_path, WEBHOOK))
+    assert agent.webhooks is not None
+    assert not agent.webhooks.want_summary
+    await agent.close_when_unused()
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "problem"),
+    [
+        (("https://crm", "http://crm"), 4, "http is possible for private_hosts only"),
+        (("https://crm", "https://other"), 4, "stands neither in allowed_hosts nor in private_hosts"),
+        (("restaurant.secret", "none.secret"), 7, "cannot be read: No such file"),
+        (("restaurant.secret", "weak.secret"), 4, "a key has at least 24 bytes"),
+    ],
+)
+async def test_webhook_that_cannot_be_used_is_refused(tmp_path, change, line, problem):
+    (tmp_path / "restaurant.secret").write_text("0123456789abcdef01234567")
+    (tmp_path / "weak.secret").write_text("hunter2")
+    with pytest.raises(AgentFileError, match=problem) as refused:
+        await opener(tmp_path).open(define(tmp_path, WEBHOOK.replace(*change)))
+    assert f"restaurant.toml:{line}:" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+async def test_consent_that_cannot_be_spoken_is_refused(tmp_path):
+    with pytest.raises(AgentFileError):
+        await opener(tmp_path).open(define(tmp_path, 'record = true\nrecording.consent = "…"\n'))

@@ -27,8 +27,8 @@ from parley_client.cli.commands.run import (
 )
 from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
 from parley_client.errors import ToolDefinitionError, UsageError
-from parley_testing.modes import needs_speech
 from parley_testing.from_call import write_scenario
+from parley_testing.modes import needs_speech
 from parley_testing.persona import ChatClient
 from parley_testing.results import Attempt, print_results, write_html, write_junit
 from parley_testing.runner import RunPlan, Speak, run_scenarios
@@ -150,36 +150,37 @@ def run(args: argparse.Namespace, console: Console) -> int:
         UsageError: an agent, a scenario, a report's path or an option cannot be used.
         ParleyError: the server cannot start.
     """
-    if args.from_call:
-        try:
+    try:
+        if args.from_call:
             print(write_scenario(args.from_call, args.calls), end="")
-        except ScenarioError as error:
-            raise UsageError(str(error)) from error
-        return 0
+            return 0
+        return _run(args, console)
+    except (ScenarioError, AgentFileError, ToolDefinitionError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
     if not args.agents:
         raise UsageError("name the file of an agent, or a recorded call with --from-call")
     if not args.speech and (args.voice or args.noise or args.telephone or args.loss):
         raise UsageError("--voice, --noise, --telephone and --loss need --speech")
     # A pattern such as agents/*.toml matches the scenarios, too.
     args.agents = list(dict.fromkeys(map(_agent_file, args.agents)))
-    try:
-        programs = {path: load_agent(path) for path in args.agents if path.suffix == ".py"}
-        if programs and len(programs) < len(args.agents):
-            raise UsageError("agents in Python and in TOML are tested one after the other")
-        names = {path: loaded.name for path, (_, loaded) in programs.items()}
-        scenarios = [one for path in args.agents for one in _scenarios_of(path, args, names.get(path))]
-        scenarios = _chosen(scenarios, args.scenario)
-        if args.list:
-            for one in scenarios:
-                console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
-            return 0
-        args.skipped = [] if args.speech else _unfit_for_text(scenarios)
-        scenarios = [one for one in scenarios if one not in args.skipped]
-        for path in filter(None, (args.junit, args.html)):
-            _check_report(path)
-        return _test(args, console, scenarios, list(programs.values()))
-    except (ScenarioError, AgentFileError, ToolDefinitionError) as error:
-        raise UsageError(str(error)) from error
+    programs = {path: load_agent(path) for path in args.agents if path.suffix == ".py"}
+    if programs and len(programs) < len(args.agents):
+        raise UsageError("agents in Python and in TOML are tested one after the other")
+    names = {path: loaded.name for path, (_, loaded) in programs.items()}
+    scenarios = [one for path in args.agents for one in _scenarios_of(path, args, names.get(path))]
+    scenarios = _chosen(scenarios, args.scenario)
+    if args.list:
+        for one in scenarios:
+            console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
+        return 0
+    args.skipped = [] if args.speech else _unfit_for_text(scenarios)
+    scenarios = [one for one in scenarios if one not in args.skipped]
+    for path in filter(None, (args.junit, args.html)):
+        _check_report(path)
+    return _test(args, console, scenarios, list(programs.values()))
 
 
 def _agent_file(path: Path) -> Path:
