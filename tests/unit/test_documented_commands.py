@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import re
 import shlex
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import msgspec
 import pytest
 
 from parley.agents.definition import AgentDefinition
+from parley.calls.webhooks import read_secret, sign
 from parley.python import parley_command
 from parley_client.agent_program import AgentProgram
 from parley_client.cli.commands.run import check_definition
@@ -38,7 +42,7 @@ def _commands_of(page):
     for line in re.findall(r"^\$ (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text):
         words = shlex.split(line.replace("#", " #"), comments=True) if line.startswith(".venv/bin/") else []
         if words[:1] == [".venv/bin/parley"]:
-            yield words[1:]
+            yield words[1 : words.index(">>") if ">>" in words else None]
 
 
 def test_commands_of_the_guide_have_arguments_that_parley_takes(tmp_path, monkeypatch):
@@ -55,17 +59,34 @@ def test_commands_of_the_guide_have_arguments_that_parley_takes(tmp_path, monkey
 def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "your-agent.md").read_text(encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    program, check = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "restaurant.py").write_text(program)
     loaded = AgentProgram(tmp_path / "restaurant.py").load()
     check_definition(loaded.name, loaded.fields)
     (reserve_table,) = loaded.functions
     assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "people": 4}
-    scenario, definition = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    scenario, recording, webhooks, definition = re.findall(
+        r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    for more in (recording, webhooks):
+        check_definition("restaurant", tomllib.loads(f'instructions = "x"\n{more}'))
     check_definition("restaurant", tomllib.loads(definition))
+    check_signature(check)
     (tmp_path / "restaurant.tests.toml").write_text(scenario)
     (one,) = load_scenarios([tmp_path / "restaurant.tests.toml"], own_agent=True)
     assert one.title == "A table for today"
+
+
+def check_signature(program: str) -> None:
+    """The guide's function takes what the server signs, and nothing else."""
+    defined = {"base64": base64, "hmac": hmac, "time": time}
+    exec(program, defined)  # noqa: S102 - the guide's
+    secret, now = "0123456789abcdef01234567", int(time.time())
+    signature = sign(read_secret(secret), "msg_1", now, b"{}")
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": signature}
+    assert defined["is_genuine"](headers, b"{}", secret)
+    assert not defined["is_genuine"](headers, b"{ }", secret)
+    assert not defined["is_genuine"]({**headers, "webhook-timestamp": str(now - 301)}, b"{}", secret)
 
 
 def test_fields_in_the_guide_are_those_of_a_definition():
