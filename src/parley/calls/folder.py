@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -31,6 +32,7 @@ _BUSY_S = 5.0
 _SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
 id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
 )"""
+_log = logging.getLogger(__name__)
 
 
 class CallInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -151,12 +153,19 @@ class CallFolder:
         with self._connection() as connection:
             query = "SELECT id FROM calls WHERE delete_at <= ?"
             due = [row[0] for row in connection.execute(query, (to_iso(now),))]
-        for entry in due:
-            if _ENTRY.fullmatch(entry):
+        count = 0
+        for entry in filter(_ENTRY.fullmatch, due):
+            try:
                 if (folder := self.path / entry).exists():
                     shutil.rmtree(folder)
-                self._forget(entry)
-        return len(due)
+            except FileNotFoundError:  # another server deletes it
+                continue
+            except OSError:
+                _log.exception("the call %s, whose time is over, cannot be deleted", entry)
+                continue
+            self._forget(entry)
+            count += 1
+        return count
 
     def _write(self, info: CallInfo) -> None:
         row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))

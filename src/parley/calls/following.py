@@ -68,6 +68,7 @@ class FollowedCall:
         self._began = loop_time()
         self._checkpoints = start.checkpoints
         self._leaves = False
+        self._opened = self.part > 1
         self._webhooks = webhooks
         self._record: CallRecord | None = None
         if writer is not None:
@@ -108,8 +109,10 @@ class FollowedCall:
     def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         """The client was sent an event."""
         match event:
-            case protocol.Connected() if self.part == 1:
-                self._post("call.started")
+            case protocol.Connected():
+                if not self._opened:
+                    self._post("call.started")
+                self._opened = True
             case protocol.StepChanged():
                 self._change(step=event.step)
                 self._post("step.changed", step=event.step, previous=event.previous)
@@ -133,7 +136,9 @@ class FollowedCall:
             self._keep(self._record, event, audio)
 
     def end(self, summary: str | None = None) -> None:
-        """Tell the webhooks that the call is over, after its event ``closed``."""
+        """Post that the call is over, after its event ``closed``, unless it never began."""
+        if not self._opened:
+            return
         if self._info.transfer is not None:
             self._post("call.transferred", transfer=msgspec.to_builtins(self._info.transfer))
         more = {} if summary is None else {"summary": summary}

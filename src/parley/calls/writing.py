@@ -23,6 +23,7 @@ from parley.calls.folder import AUDIO, EVENTS, CallFolder, CallInfo, open_privat
 from parley.calls.mixing import RATE, CallMixer
 from parley.calls.settings import RecordSettings
 from parley.protocol import Audio
+from parley.tools.base import is_deep
 
 MAX_WAITING = 64 * 1024 * 1024
 """Bytes of all calls that wait for the disk; beyond them a call's recording ends."""
@@ -125,8 +126,8 @@ class CallRecord:
 
     def add_line(self, kind: str, content: msgspec.Struct, now: float, **more: Any) -> None:
         """Something has happened: ``event`` or ``message``, with further fields."""
-        size = len(msgspec.json.encode(content))
-        self._do(size, partial(self._file.add_line, kind, content, more, now))
+        line = _to_builtins(content, more)
+        self._do(len(msgspec.json.encode(line)), partial(self._file.add_line, kind, line, now))
 
     def finish(self, info: CallInfo, now: float) -> None:
         """The call is over."""
@@ -191,9 +192,9 @@ class _CallFile:
         self._write(self._mixer.take(now))
         change(self._mixer)
 
-    def add_line(self, kind: str, content: msgspec.Struct, more: dict[str, Any], now: float) -> None:
+    def add_line(self, kind: str, content: dict[str, Any], now: float) -> None:
         self._write(self._mixer.take(now))
-        self._write_line(self._mixer.ms(now), kind, self._cleaned(msgspec.to_builtins(content) | more))
+        self._write_line(self._mixer.ms(now), kind, self._cleaned(content))
 
     def finish(self, info: CallInfo, now: float) -> None:
         self._write(self._mixer.finish(now))
@@ -276,6 +277,15 @@ class _CallFile:
                 if name in part:
                     part[name] = self._mixer.place(part[name])
         return content
+
+
+def _to_builtins(content: msgspec.Struct, more: dict[str, Any]) -> dict[str, Any]:
+    """A line without values that are nested too deep to be written: they come from clients."""
+    try:
+        line: dict[str, Any] = msgspec.to_builtins(content) | more
+    except RecursionError:
+        line = {}
+    return line if line and not is_deep(line) else {"type": content.__struct_config__.tag, "omitted": True}
 
 
 def _header(frames: int) -> bytes:

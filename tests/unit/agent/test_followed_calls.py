@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_fakes import SILENCE, FakeCall, calls, open_call, says
+from agent_fakes import SILENCE, FakeCall, FakeRecognizer, calls, open_call, says
 
 from parley.agents.reader import read_agent
 from parley.agents.registry import AgentRegistry, ServedAgent
@@ -262,6 +262,18 @@ async def test_webhooks_get_the_beginning_and_the_end(recorded):
     assert last["recorded"] is False
     assert "summary" not in last
     assert recorded.infos() == []
+
+
+async def test_session_that_was_never_open_is_not_posted(recorded, monkeypatch):
+    async def fail(*_):
+        raise InferenceError("no")
+
+    monkeypatch.setattr(FakeRecognizer, "start", fail)
+    hooks = Hooks()
+    call = await recorded.call(webhooks=hooks)
+    await call.end(Closed)
+    assert hooks.posted == []
+    assert recorded.info().reason == "failed"
 
 
 async def test_webhook_of_the_end_has_a_summary_where_it_is_asked_for(recorded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from datetime import timedelta
 
@@ -73,6 +74,21 @@ def test_entry_whose_files_are_gone_already_is_deleted_too(folder):
     (folder.path / begun.id).rmdir()
     assert folder.delete_due(NOW + timedelta(days=2)) == 1
     assert folder.list() == []
+
+
+def test_call_that_cannot_be_deleted_keeps_its_entry_and_no_other(folder, monkeypatch):
+    stuck, other = folder.begin(info(days=1)), folder.begin(info(days=1))
+    remove = shutil.rmtree
+
+    def fail(path):
+        if path.name == stuck.id:
+            raise PermissionError(path)
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    assert folder.delete_due(NOW + timedelta(days=2)) == 1
+    assert [one.id for one in folder.list()] == [stuck.id]
+    assert not (folder.path / other.id).exists()
 
 
 def test_delete_removes_files_and_entry(folder):

@@ -126,6 +126,21 @@ def test_hidden_parts_are_not_kept(disk):
     assert b"4111" not in everything
 
 
+def test_message_that_is_nested_too_deep_is_left_out_and_no_failure(disk):
+    record = disk.record()
+    output: list = []
+    for _ in range(5_000):
+        output = [output]
+    record.add_line("message", ToolResponse(call_id="c", output=output), 1.0)
+    record.add_line("event", Dtmf(digits="1"), 1.0, output=output)
+    record.finish(disk.call, 2.0)
+    disk.close()
+    assert [line.get("message") or line["event"] for line in disk.lines] == [
+        {"type": "tool_response", "omitted": True},
+        {"type": "dtmf", "omitted": True},
+    ]
+
+
 def test_longer_call_is_kept_up_to_its_limit(disk):
     record = disk.record(max_minutes=1)
     for second in range(1, 70):
