@@ -136,6 +136,7 @@ class Webhooks:
             self._on_delivery("dropped")
         elif (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
+            self._on_delivery("failed")
 
     async def _deliver(self, webhook: Webhook, event: str, message_id: str, body: bytes) -> None:
         host = httpx2.URL(webhook.settings.url).host
