@@ -38,7 +38,7 @@ class ModelEmbedder:
         self._space: EmbeddingSpace | None = None
 
     async def describe(self) -> EmbeddingSpace:
-        """The space of all vectors, by the first answer of the model.
+        """The space of all vectors, by the first answer of the model, or that after it had other weights.
 
         Raises:
             InferenceError: the model failed, is overloaded, or did not answer in time.
@@ -89,6 +89,7 @@ class ModelEmbedder:
         if self._space is None:
             self._space = reply.space
         elif reply.space != self._space:
+            self._space = reply.space
             raise InferenceError(f"{self._model} was loaded again with other weights")
         vector = response["EMBEDDING"].reshape(-1)
         if len(vector) != self._space.dimensions or not abs(np.linalg.norm(vector) - 1) < _LENGTH_ERROR:

@@ -81,6 +81,8 @@ async def test_other_weights_than_before_are_an_error(model, embedder):
     model.space = msgspec.structs.replace(SPACE, fingerprint="two")
     with pytest.raises(InferenceError, match="other weights"):
         await embedder.embed(["a"], kind="query")
+    assert (await embedder.describe()).fingerprint == "two"
+    await embedder.embed(["a"], kind="query")
 
 
 @pytest.mark.parametrize("vector", [[1, 0, 0], [0.5, 0.5], [0, 0], [np.nan, 1], [np.inf, 0]])
