@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from parley.embeddings.messages import EmbeddingSpace
 from parley.engines.base import Embedder
-from parley.errors import InferenceError, InvalidInputError, ModelLoadingError, ParleyError
+from parley.errors import (
+    InferenceError,
+    InvalidInputError,
+    ModelLoadingError,
+    ModelUnavailableError,
+    ParleyError,
+)
 from parley.knowledge.chunks import CHUNKING, Chunk, split_document
 from parley.knowledge.documents import Document, KnowledgeError, find_documents, read_document
 from parley.knowledge.index import KnowledgeIndex
@@ -120,16 +126,19 @@ class Knowledge:
         if self._embedder is None or self._space is None or self._is_failing:
             return None
         try:
-            vectors = await with_timeout(
-                self._embedder.embed([query], kind="query"), _QUERY_S, "the embedder"
-            )
-            return np.asarray(vectors[0], np.float32)
+            embedding = self._embedder.embed([query], kind="query")
+            vectors = await with_timeout(embedding, _QUERY_S, "the embedder")
+            space = await self._embedder.describe()
         except InvalidInputError:
             return None
         except ParleyError as error:
             self._is_failing, self._due = True, loop_time()  # perhaps it has other weights than before
             self._log_failure(error)
             return None
+        if space == self._space:
+            return np.asarray(vectors[0], np.float32)
+        self._due = loop_time()  # another agent has noticed that it has other weights
+        return None
 
     # --- building -----------------------------------------------------------------------------
 
@@ -211,6 +220,8 @@ class Knowledge:
             return
         while rows := await _in_thread(self._index.without_vectors, _BATCH):
             vectors = await _embed_all(self._embedder, [text for _, text in rows])
+            if await self._embedder.describe() != self._space:
+                raise ModelUnavailableError("the embedder has other weights than before")
             await _in_thread(self._index.add_vectors, [number for number, _ in rows], vectors)
         await _in_thread(self._index.load_vectors)
 

@@ -141,6 +141,14 @@ async def test_embedder_with_other_weights_has_its_passages_again(place, caplog)
     assert "for now: inference_failed" in caplog.text
 
 
+async def test_other_weights_that_another_agent_has_noticed_are_noticed(place):
+    embedder = SynonymEmbedder()
+    async with Opened(place, embedder) as knowledge:
+        embedder.space = EmbeddingSpace("fake-2", 16, 256)
+        assert await files(knowledge, "price") == []
+        await until(knowledge, "price", ["cars.md"])
+
+
 async def test_passage_that_cannot_be_represented_is_found_by_words_alone(place):
     (place / "boats.md").write_text("# ~\n---")
     async with Opened(place, SynonymEmbedder()) as knowledge:
