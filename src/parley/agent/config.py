@@ -32,7 +32,7 @@ from parley.runtime.sessions import count_cores, default_sessions
 from parley.runtime.weights import weights_variable
 from parley.turns.settings import Eagerness
 
-NO_TURN_MODEL = "none"
+NO_MODEL = "none"
 NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
 OPEN_SYSTEM_PROMPT = (
@@ -220,6 +220,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Length of one audio event."""
     context_tokens: Annotated[int, msgspec.Meta(ge=512)] = 8_192
     """The language model's window."""
+    embedder: str = "embeddings"
+    """Model by whose vectors documents are searched, besides their words; ``none``: by words alone."""
     knowledge_tokens: Natural = 1_200
     """Estimated tokens of the passages that an answer of an agent with ``knowledge`` gets; 0: none."""
     history: Literal["drop", "summarise"] = "drop"
@@ -334,7 +336,7 @@ def _find_absent(
 
 
 def why_absent(parameters: Parameters, llm: str) -> str:
-    """Why a language model of this server cannot be used; empty: it can."""
+    """Why a language model, or an embedder, of this server cannot be used; empty: it can."""
     return _find_absent(parameters, (), (llm,), ()).get(llm, "")
 
 

@@ -48,7 +48,7 @@ def check_agent_models(
     )
     if parameters is None or AGENT not in loaded:
         return
-    from parley.agent.config import NO_TURN_MODEL, AgentConfig  # noqa: PLC0415 - only where there is an agent
+    from parley.agent.config import NO_MODEL, AgentConfig  # noqa: PLC0415 - only where there is an agent
     from parley.engines.registry import (  # noqa: PLC0415
         CHAT_MODELS,
         RECOGNIZERS,
@@ -62,7 +62,7 @@ def check_agent_models(
         ("asr", RECOGNIZERS, ",".join(default.asr), ""),
         ("llm", CHAT_MODELS, ",".join(default.llm), REMOTE_CHAT),
         ("tts", SYNTHESIZERS, ",".join(default.tts), ""),
-        ("turn", TURN_MODELS, default.turn, NO_TURN_MODEL),
+        ("turn", TURN_MODELS, default.turn, NO_MODEL),
     ):
         is_list = setting in ("asr", "llm", "tts")
         named = parameters.names(setting, preset) if is_list else (parameters.text(setting, preset),)

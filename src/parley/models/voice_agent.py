@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.config import NO_TURN_MODEL, AgentConfig
+from parley.agent.config import NO_MODEL, AgentConfig, why_absent
 from parley.agent.defined_agents import AgentOpener
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
@@ -25,10 +25,17 @@ from parley.agent.ports import Engines, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import CallFolder
 from parley.calls.writing import CallWriter
-from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
+from parley.engines.base import ChatModel, Closable, Embedder, Recognizer, Synthesizer
 from parley.engines.chat_fallback import NamedChat, join_chats
 from parley.engines.recognizers import RoutedRecognizer
-from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
+from parley.engines.registry import (
+    CHAT_MODELS,
+    EMBEDDERS,
+    RECOGNIZERS,
+    SYNTHESIZERS,
+    TURN_MODELS,
+    find_engine,
+)
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
 from parley.errors import (
     InferenceError,
@@ -70,6 +77,7 @@ _WRITE_S = 3.0
 _LAST_S = 0.5  # for each thread, where that is over
 # The agent keeps its deadlines itself: an engine's own must not come before them.
 _ENGINE_MARGIN_S = 2.0
+_EMBED_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -247,7 +255,7 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
     """
     limits = config.deadlines
     turn = None
-    if config.turn != NO_TURN_MODEL:
+    if config.turn != NO_MODEL:
         make_turn_model = find_engine(TURN_MODELS, config.turn)
         model = make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S)
         turn = TurnScoring(model, metrics.on_pause_unscored)
@@ -333,6 +341,16 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
     return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
 
 
+def make_embedder(parameters: Parameters, config: AgentConfig, client: ModelClient) -> Embedder | None:
+    """What represents documents by vectors; None: it cannot be used, which is logged."""
+    if config.embedder == NO_MODEL:
+        return None
+    if reason := why_absent(parameters, config.embedder):
+        _log.warning("without %s, documents are searched by words alone: %s", config.embedder, reason)
+        return None
+    return find_engine(EMBEDDERS, config.embedder)(client, timeout_s=_EMBED_S)
+
+
 async def _open_agents(
     parameters: Parameters,
     engines: Engines,
@@ -359,6 +377,7 @@ async def _open_agents(
         on_fallback=metrics.on_llm_fallback,
         llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S,
         on_webhook=metrics.on_webhook,
+        embedder=make_embedder(parameters, config, client),
     )
     registry = AgentRegistry(folder, opener.open)
     await registry.open()

@@ -30,9 +30,9 @@ from parley.launcher.liveness import HeartbeatWatch
 from parley.launcher.restarts import SupervisorLimits
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
-from parley.models.voice_agent import AgentService, check_version, make_engines
+from parley.models.voice_agent import AgentService, check_version, make_embedder, make_engines
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, ask_to_drain
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.triton import request_loop
 from parley.triton.model_control import FOLDER_VARIABLE
 from parley.triton.request_loop import heartbeat_path
@@ -396,3 +396,21 @@ def test_sessions_are_refused_by_the_version_of_the_server_s_metadata(oldest, en
         assert refused in str(refusal)
     else:
         assert refusal is None
+
+
+@pytest.mark.parametrize(
+    ("embedder", "loaded", "has_one", "logged"),
+    [
+        ("embeddings", "qwen3,embeddings", True, ""),
+        ("embeddings", "qwen3", False, "without embeddings, documents are searched by words alone"),
+        ("none", "qwen3,embeddings", False, ""),
+    ],
+)
+def test_documents_are_searched_by_words_alone_without_the_embedder(
+    embedder, loaded, has_one, logged, caplog
+):
+    parameters = Parameters("voice_agent", {}, environment={LOADED_MODELS_VARIABLE: loaded})
+    found = make_embedder(parameters, AgentConfig(embedder=embedder), SilentPort())
+    assert (found is not None) == has_one
+    assert logged in caplog.text
+    assert bool(caplog.text) == bool(logged)
