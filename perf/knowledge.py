@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -21,17 +22,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.engines.base import Embedder
+from parley.embeddings.bert import make_graph
+from parley.embeddings.encoder import SentenceFolder, TextEncoder
+from parley.embeddings.files import FILES, WEIGHTS_FILE
+from parley.engines.base import Embedder, EmbeddingSpace, TextKind
+from parley.engines.embeddings import EMBEDDINGS
 from parley.knowledge.documents import find_documents
 from parley.knowledge.index import KnowledgeIndex
 from parley.knowledge.knowledge import read_documents
 from parley.knowledge.passages import Passage, content_words
 from parley.launcher.options import ROOT
+from parley.models.embeddings import DEFAULT
+from parley.runtime.onnx import open_configured
+from parley.runtime.repository import read_parameters
+from parley.runtime.weights import resolve_weights
 
 _QUESTIONS = Path(__file__).parent / "knowledge.toml"
 _FOUND = 5
 _BATCH = 32
 _WAYS = ("words", "vectors", "both")
+
+
+class LocalEmbedder:
+    """The weights of ``embeddings`` of the profile open, without a server.
+
+    Raises:
+        ModelLoadingError: they are not there; the message says how they come.
+    """
+
+    def __init__(self) -> None:
+        parameters = read_parameters(ROOT / "model_repository" / EMBEDDINGS, "open", os.environ)
+        assert parameters is not None
+        path = resolve_weights(parameters, DEFAULT, FILES)
+        self._folder = SentenceFolder(path, {"query": "", "passage": ""})
+        session = open_configured(path / WEIGHTS_FILE, parameters, part=make_graph(path, self._folder.config))
+        self._encoder = TextEncoder(session, takes_mean=self._folder.takes_mean, run_tokens=256)
+
+    async def describe(self) -> EmbeddingSpace:
+        """The space of its vectors."""
+        return self._folder.space
+
+    async def embed(self, texts: Sequence[str], *, kind: TextKind) -> NDArray[np.float32]:
+        """The vectors of texts."""
+        return self._encoder.encode([self._folder.tokenize(text.encode(), kind) for text in texts])
 
 
 async def embed(embedder: Embedder, texts: Sequence[str], kind: Any) -> NDArray[np.float32]:
@@ -106,10 +139,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--show", action="store_true", help="print the questions whose answer is not found")
+    parser.add_argument("--words-only", action="store_true", help="measure without vectors")
     args = parser.parse_args()
+    embedder = None if args.words_only else LocalEmbedder()
     print("set      | passages | words      | vectors    | both       | ms a search")
     for given in tomllib.loads(_QUESTIONS.read_text(encoding="utf-8"))["set"]:
-        asyncio.run(judge(given, None, show=args.show))
+        asyncio.run(judge(given, embedder, show=args.show))
     return 0
 
 
