@@ -33,10 +33,8 @@ from parley.timeouts import loop_time, with_timeout
 
 _LOOK_S = 2.0
 """Between two looks at the files. A change is taken once it is the same in two of them."""
-_EMBED_AGAIN_S = 30.0
-_PATIENCE_S = 30.0
-"""An agent opens without vectors when the embedder has failed for this long."""
-_PAUSE_S = 1.0
+_EMBED_AGAIN_S = 5.0
+"""After a failure of the embedder. At the start of a server it may be loaded later than the agent."""
 _QUERY_S = 1.0
 _BATCH = 32
 _MOST_INDEXES = 128
@@ -87,10 +85,8 @@ class Knowledge:
             ModelLoadingError: a file or the index cannot be used.
         """
         self._taken = await _in_thread(find_documents, self._folder, self._patterns)
-        overdue_at = loop_time() + _PATIENCE_S
         try:
-            while not await self._complete() and loop_time() < overdue_at:  # noqa: ASYNC110 - has no event
-                await asyncio.sleep(_PAUSE_S)
+            await self._complete()
         except BaseException as error:
             await self._replace_index(None)
             if isinstance(error, sqlite3.Error):
@@ -132,8 +128,7 @@ class Knowledge:
         except InvalidInputError:
             return None
         except ParleyError as error:
-            self._is_failing, self._due = True, loop_time()  # perhaps it has other weights than before
-            self._log_failure(error)
+            self._on_failure(error, 0.0)  # perhaps it has other weights than before
             return None
         if space == self._space:
             return np.asarray(vectors[0], np.float32)
@@ -164,25 +159,27 @@ class Knowledge:
             _log.error("knowledge of the agent %s: %s (it stays as it was before)", self._name, problem)
         self._problem = problem
 
-    async def _complete(self) -> bool:
-        """Have an index with all vectors; False: the embedder has failed, which may pass."""
+    async def _complete(self) -> None:
+        """Have an index with all vectors; after a failure of the embedder words alone count for now."""
         space = failure = None
         try:
             space = await self._embedder.describe() if self._embedder else None
         except ParleyError as error:
             failure = error
-        if self._index is None or (failure is None and space != self._space):
+        is_new = self._index is None or (failure is None and space != self._space)
+        if is_new:
             await self._make_index(space)
         try:
             if failure is None:
                 await self._embed()
         except ParleyError as error:
             failure = error
-        self._is_failing = failure is not None
-        self._due = loop_time() + _EMBED_AGAIN_S if failure else None
-        if failure is not None:
-            self._log_failure(failure)
-        return failure is None or not failure.retryable
+        if failure is None:
+            if self._space is not None and (self._is_failing or is_new):
+                _log.info("the agent %s finds passages by vectors too", self._name)
+            self._is_failing, self._due = False, None
+        else:
+            self._on_failure(failure, _EMBED_AGAIN_S)
 
     async def _make_index(self, space: EmbeddingSpace | None) -> None:
         """Begin an index for vectors of a space; the old one serves until then."""
@@ -225,7 +222,10 @@ class Knowledge:
             await _in_thread(self._index.add_vectors, [number for number, _ in rows], vectors)
         await _in_thread(self._index.load_vectors)
 
-    def _log_failure(self, error: ParleyError) -> None:
+    def _on_failure(self, error: ParleyError, again_s: float) -> None:
+        was_failing, self._is_failing, self._due = self._is_failing, True, loop_time() + again_s
+        if was_failing:
+            return
         what = "the agent %s finds passages by words alone for now: %s"
         _log.warning(what, self._name, error.to_log(), extra=error.log_extra())
 

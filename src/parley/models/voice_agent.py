@@ -101,7 +101,9 @@ class AgentService:
         self._beating: asyncio.Task[None]
         self._drain: asyncio.Task[None] | None = None
         self._served = False
+        self._is_loading = True
         self._loop.run(self._open(parameters), _OPEN_S)
+        self._is_loading = False
 
     def submit(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; called by ``execute``."""
@@ -142,7 +144,15 @@ class AgentService:
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
-        self._agents = await _open_agents(parameters, engines, config, self._client, agent_metrics)
+        loaded = _LoadedClient(self._client, lambda: self._is_loading)
+        self._agents = await _open_agents(
+            parameters,
+            engines,
+            config,
+            self._client,
+            agent_metrics,
+            embedder=make_embedder(parameters, config, loaded),
+        )
         calls = CallFolder(parameters.repository.parent / config.calls)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
@@ -341,6 +351,27 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
     return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
 
 
+class _LoadedClient:
+    """Refuses calls while this model is loaded: Triton takes none of them before."""
+
+    def __init__(self, client: ModelClient, is_loading: Callable[[], bool]) -> None:
+        self._client = client
+        self._is_loading = is_loading
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        if self._is_loading():
+            raise ModelUnavailableError(f"{request.model} cannot be called yet: voice_agent is being loaded")
+        return await self._client.infer(request)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model."""
+        return self._client.stream(request)
+
+    async def close(self) -> None:
+        """Does nothing: the caller owns the client."""
+
+
 def make_embedder(parameters: Parameters, config: AgentConfig, client: ModelClient) -> Embedder | None:
     """What represents documents by vectors; None: it cannot be used, which is logged."""
     if config.embedder == NO_MODEL:
@@ -357,6 +388,8 @@ async def _open_agents(
     config: AgentConfig,
     client: ModelClient,
     metrics: AgentMetrics,
+    *,
+    embedder: Embedder | None,
 ) -> AgentRegistry | None:
     """The agents of the folder that the settings name, or of ``agents`` beside the model repository.
 
@@ -377,7 +410,7 @@ async def _open_agents(
         on_fallback=metrics.on_llm_fallback,
         llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S,
         on_webhook=metrics.on_webhook,
-        embedder=make_embedder(parameters, config, client),
+        embedder=embedder,
     )
     registry = AgentRegistry(folder, opener.open)
     await registry.open()

@@ -17,8 +17,8 @@ from parley.knowledge.knowledge import Knowledge, check_documents
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    for name, value in (("_LOOK_S", 0.01), ("_PAUSE_S", 0.0)):
-        monkeypatch.setattr(knowledge_module, name, value)
+    for name in ("_LOOK_S", "_EMBED_AGAIN_S"):
+        monkeypatch.setattr(knowledge_module, name, 0.01)
     (tmp_path / "cars.md").write_text("# Cars\nAn automobile has a cost of 9 euros.")
     (tmp_path / "boats.md").write_text("# Boats\nThey swim.")
     return tmp_path
@@ -105,22 +105,14 @@ async def test_changed_file_is_found_and_the_index_stays_after_a_wrong_change(pl
     assert "it stays as it was before" in caplog.text
 
 
-async def test_embedder_that_comes_late_is_waited_for(place):
+async def test_embedder_that_comes_late_makes_the_vectors_then(place, caplog):
     embedder = SynonymEmbedder()
     embedder.failures += [ModelUnavailableError("loading")] * 3
     async with Opened(place, embedder) as knowledge:
-        assert (await files(knowledge, "car price"))[0] == "cars.md"
-
-
-async def test_vectors_are_made_later_where_the_embedder_fails_for_long(place, monkeypatch, caplog):
-    monkeypatch.setattr(knowledge_module, "_EMBED_AGAIN_S", 0.02)
-    monkeypatch.setattr(knowledge_module, "_PATIENCE_S", 0.0)
-    embedder = SynonymEmbedder()
-    embedder.failures += [ModelUnavailableError("loading")] * 2
-    async with Opened(place, embedder) as knowledge:
         assert await files(knowledge, "swim") == ["boats.md"]
-        assert "by words alone for now" in caplog.text
+        assert await files(knowledge, "price") == []
         await until(knowledge, "price", ["cars.md"])
+    assert caplog.text.count("by words alone for now") == 1
 
 
 async def test_question_is_searched_by_words_where_the_embedder_fails(place):
