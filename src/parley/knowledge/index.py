@@ -178,7 +178,7 @@ class KnowledgeIndex:
     def load_vectors(self) -> None:
         """Search among the vectors that are in the file now."""
         rows = self._read("SELECT passage, vector FROM vectors ORDER BY passage")
-        matrix = np.frombuffer(b"".join(raw for _, raw in rows), "<f4").reshape(-1, self._dimensions)
+        matrix = np.frombuffer(b"".join(raw for _, raw in rows), "<f4").reshape(len(rows), self._dimensions)
         self._vectors = np.array([number for number, _ in rows], np.int64), matrix
 
     # --- search -----------------------------------------------------------------------------

@@ -206,6 +206,8 @@ class Knowledge:
             index.replace, *await _in_thread(read_documents, documents, index.missing)
         ):
             pass
+        # Numbers of passages that are gone may be those of new ones, which have no vectors yet.
+        await _in_thread(index.load_vectors)
 
     async def _embed(self) -> None:
         """Make the vectors that lack.
