@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.errors import ParleyError
+from parley.errors import ModelUnavailableError, ParleyError
 from parley_client.audio.files import Pcm
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
@@ -22,6 +22,7 @@ from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_client.options import Deadlines
+from parley_client.tools import ToolTable
 from parley_client.transport import TritonTransport
 from parley_testing.devices import EchoPath, Loudspeaker, Mixer
 from parley_testing.line import Line
@@ -41,6 +42,9 @@ _HANG_UP_S = 60.0
 _LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
 _DEADLINES = Deadlines(connect_s=30.0)
+_OPENINGS = 10
+"""Attempts to open a call while its agent is being read."""
+_READ_S = 1.0
 _STAGGER_S = 0.7  # between the beginnings of calls that run at once
 
 
@@ -404,6 +408,29 @@ async def run_calls(
     return logs
 
 
+async def _open(transport: TritonTransport, start: protocol.Start, table: ToolTable) -> Call:
+    """A call that is open; one instance of a server may read a new agent a moment after another.
+
+    Raises:
+        ParleyError: the server refuses it.
+    """
+    left = _OPENINGS
+    while True:
+        left -= 1
+        call_id = str(uuid.uuid4())
+        stream = await transport.open(call_id, _DEADLINES.connect_s)
+        call = Call(stream, call_id, start, tools=table, deadlines=_DEADLINES)
+        try:
+            await call.open()
+        except BaseException as error:
+            await call.aclose()
+            if not left or not isinstance(error, ModelUnavailableError):
+                raise
+            await asyncio.sleep(_READ_S)
+        else:
+            return call
+
+
 async def _call(
     server: str,
     job: CallJob,
@@ -416,13 +443,10 @@ async def _call(
     start = msgspec.structs.replace(job.scenario.start, tools=definitions)
     if turn is not None and start.turn == protocol.TurnOptions():
         start = msgspec.structs.replace(start, turn=turn)
-    call_id = str(uuid.uuid4())
     transport = TritonTransport(server)
     try:
-        stream = await transport.open(call_id, _DEADLINES.connect_s)
-        call = Call(stream, call_id, start, tools=table, deadlines=_DEADLINES)
+        call = await _open(transport, start, table)
         try:
-            await call.open()
             return await Caller(call, job.scenario, studio, job.seed, improvise=improvise).run()
         finally:
             await call.aclose()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fake_call_server import CONNECTED, Triton, acknowledgement, event, serving
+from tritonclient.grpc import service_pb2
 
 from parley import protocol
 
@@ -33,12 +34,17 @@ class ScriptedAgent(Triton):
         super().__init__()
         self.answers = answers
         self.starts = []
+        self.refusals = []
+        """Errors of the next calls, as Triton reports them."""
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
         turn, then = 0, None
         async for request in requests:
             raw = request.raw_input_contents[0]
             message = protocol.decode_start(raw[4:]) if b'"start"' in raw else None
+            if request.parameters["sequence_start"].bool_param and self.refusals:
+                yield service_pb2.ModelStreamInferResponse(error_message=self.refusals.pop(0))
+                return
             if request.parameters["sequence_start"].bool_param:
                 self.starts.append(message)
                 yield event(CONNECTED)

@@ -153,7 +153,7 @@ class ParleyLLMService(LLMService[ParleyLLMAdapter]):
                 elif isinstance(event, ToolCalled):
                     await self.stop_ttfat_metrics()
                     calls.append(event.call)
-                else:
+                elif isinstance(event, Completed):
                     await self.start_llm_usage_metrics(_usage(event))
         await self.run_function_calls(
             [

@@ -10,7 +10,7 @@ from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOpt
 
 from parley.chat import ChatMessage
 from parley.errors import ParleyError
-from parley.llm.messages import LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
+from parley.llm.messages import Choices, Completed, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
 from parley.tls import TlsOptions
 from parley_client.chat_format import read_messages, read_tool
@@ -140,7 +140,8 @@ class LLMStream(llm.LLMStream):
             answer = model.answer(messages_of(self._chat_ctx), tools=self._offered(), sampling=self._sampling)
             async with answer:
                 async for event in answer:
-                    self._event_ch.send_nowait(_chunk(event, request_id))
+                    if not isinstance(event, Choices):
+                        self._event_ch.send_nowait(_chunk(event, request_id))
         except ParleyError as error:
             raise api_error(error, request_id=request_id) from error
 
@@ -169,7 +170,7 @@ def _marked(item: llm.ChatItem) -> llm.ChatItem:
     return item.model_copy(update={"content": [cut_short(item.raw_text_content or "")]})
 
 
-def _chunk(event: LlmEvent, request_id: str) -> llm.ChatChunk:
+def _chunk(event: TextDelta | ToolCalled | Completed, request_id: str) -> llm.ChatChunk:
     if isinstance(event, TextDelta):
         return llm.ChatChunk(id=request_id, delta=llm.ChoiceDelta(role="assistant", content=event.text))
     if isinstance(event, ToolCalled):
