@@ -14,11 +14,10 @@ CHUNKING = 1
 LONGEST = 700
 """Characters of a chunk."""
 _MOST_PAGES = 2_000
-_HEADING = re.compile(r"(?P<marks>#{1,6})[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*\Z")
+_HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")  # noqa: RUF001 - the ends of Chinese and Japanese sentences
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
     path: list[tuple[int, str]] = []
     lines: list[str] = []
     fence = ""
-    for line in _COMMENT.sub("", text).split("\n"):
+    for line in _without_comments(text).split("\n"):
         mark = _FENCE.match(line)
         if mark is not None and (not fence or mark[1].startswith(fence)):
             fence = "" if fence else mark[1]
@@ -76,9 +75,19 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
             continue
         yield " > ".join(title for _, title in path), "\n".join(lines)
         lines.clear()
-        level = len(heading["marks"])
-        path = [*(one for one in path if one[0] < level), (level, heading["title"][:LONGEST])]
+        level, title = len(heading[1]), line[heading.end() :].rstrip(" \t").rstrip("#").rstrip(" \t")
+        path = [*(one for one in path if one[0] < level), (level, title[:LONGEST])]
     yield " > ".join(title for _, title in path), "\n".join(lines)
+
+
+def _without_comments(text: str) -> str:
+    """The text without comments of HTML; one that does not end is text."""
+    kept = []
+    at = 0
+    while (begin := text.find("<!--", at)) >= 0 and (end := text.find("-->", begin)) >= 0:
+        kept.append(text[at:begin])
+        at = end + len("-->")
+    return "".join([*kept, text[at:]])
 
 
 def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
@@ -131,10 +140,12 @@ def _pieces(paragraphs: Iterable[str]) -> Iterator[str]:
                 yield held
                 held = ""
             held = f"{held} {sentence}" if held else sentence
-            while len(held) > LONGEST:
-                end = held.rfind(" ", LONGEST // 2, LONGEST)
-                end = end if end > 0 else LONGEST
-                yield held[:end]
-                held = held[end:].lstrip()
+            at = 0
+            while len(held) - at > LONGEST:
+                end = held.rfind(" ", at + LONGEST // 2, at + LONGEST)
+                end = end if end > 0 else at + LONGEST
+                yield held[at:end]
+                at = end + (held[end] == " ")
+            held = held[at:]
         if held:
             yield held

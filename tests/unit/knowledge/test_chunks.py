@@ -46,6 +46,13 @@ def test_markdown_has_the_path_of_headings():
     ]
 
 
+def test_comment_that_does_not_end_is_text():
+    assert pairs("a.md", "One<!-- not shown -->\n# Two ## \n<!-- shown <!-- too") == [
+        ("", "One"),
+        ("Two", "<!-- shown <!-- too"),
+    ]
+
+
 def test_text_has_no_headings():
     assert pairs("a.txt", "\ufeff# One\r\n\r\nTwo") == [("", "# One\n\nTwo")]
 

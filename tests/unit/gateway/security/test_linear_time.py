@@ -24,6 +24,7 @@ STRANGERS = (
     "parley.agent",
     "parley.asr.itn",
     "parley.engines",
+    "parley.knowledge",
     "parley.tools",
     "parley.tts.markdown",
     "parley.tts.normalization",
