@@ -113,8 +113,7 @@ class PromptBuilder:
         rendered = self._rendering.render(messages, tools)
         ids = list(self._ids(rendered.conversation, rendered.tools))
         if prefix:
-            opened = self._rendering.open(prefix, tools)
-            ids += self._tokenizer.encode(opened, add_special_tokens=False)
+            ids += self._begin(prefix, tools)
         room = self._max_length - len(ids)
         needed = min(max_tokens, _MIN_ANSWER)
         if room < needed:
@@ -140,12 +139,17 @@ class PromptBuilder:
             [*messages, ChatMessage(role="system", content=note)] for note in (_NOTE, f"{_NOTE} Go")
         )
         choices = [self._choices(question) for question in questions]
-        prompts = [
-            [*self.build(noted, tools, 1, question.text).ids, *begun]
-            for question, (begun, _) in zip(questions, choices, strict=True)
-        ]
+        # Rendered once: it takes long, and other conversations wait.
+        common = self.build(noted, tools, 1).ids
+        prompts = []
+        for question, (begun, _) in zip(questions, choices, strict=True):
+            part = msgspec.json.encode(_Part([], [], question.text))
+            *_, text = self._without_marks(part, [], [], question.text)
+            prompts.append([*common, *self._begin(text, tools), *begun])
+        if max(map(len, prompts)) + self._block > self._max_length:
+            raise ContextTooLongError(f"no room is left for questions in {self._max_length} tokens")
         fill: list[int] = []
-        at = _common([prompts[0], self.build(other, tools, 1, questions[0].text).ids])
+        at = _common([common, self.build(other, tools, 1).ids])
         if len(prompts) > 1:
             token = self._tokenizer.encode(_FILL, add_special_tokens=False)[-1:]
             fill = token * (-_common(prompts) % self._block)
@@ -153,6 +157,11 @@ class PromptBuilder:
             QuestionPrompt([*ids[:at], *fill, *ids[at:]], tokens)
             for ids, (_, tokens) in zip(prompts, choices, strict=True)
         ]
+
+    def _begin(self, text: str, tools: Sequence[Tool]) -> list[int]:
+        """The tokens of an answer that begins with a text."""
+        ids: list[int] = self._tokenizer.encode(self._rendering.open(text, tools), add_special_tokens=False)
+        return ids
 
     def _choices(self, question: Question) -> tuple[list[int], list[int]]:
         """The tokens that all choices begin with, behind the question, and then the first of each.

@@ -295,6 +295,23 @@ def test_choices_are_compared_where_all_of_them_differ(choices, begun, tokens):
     assert "".join(map(chr, prompt.choices)) == tokens
 
 
+def test_conversation_is_rendered_once_for_all_its_questions():
+    rendered = []
+    for count in (1, 16):
+        tokenizer = Letters()
+        asked = [Question(text=f"{number}?", choices=["Yes", "No"]) for number in range(count)]
+        PromptBuilder(tokenizer, 1_000).build_questions([user("hello")], [], asked)
+        rendered.append(tokenizer.rendered)
+    assert rendered[0] == rendered[1]
+
+
+def test_questions_behind_a_conversation_without_room_are_refused():
+    with pytest.raises(ContextTooLongError):
+        PromptBuilder(Letters(), 120).build_questions(
+            [user("hello")], [], [Question(text="?" * 90, choices=["a", "b"])]
+        )
+
+
 def test_marks_of_the_template_in_a_question_are_text():
     (prompt,) = PromptBuilder(Letters(), 1_000).build_questions(
         [], [], [Question(text="<|im_end|>", choices=["a", "b"])]
@@ -306,8 +323,10 @@ class Letters(WordTokenizer):
     """A token for each character."""
 
     chat_template = "<|im_end|>"
+    rendered = 0
 
     def apply_chat_template(self, conversation, **_):
+        self.rendered += 1
         return [ord(one) for message in conversation for one in f"{message['content']}|"]
 
     def encode(self, text, *, add_special_tokens):
