@@ -335,7 +335,7 @@ class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     Else the name of a step: with the answers in that step. Empty: ``turn``."""
     context: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     """How many of the last exchanges the language model reads. 0: all that it reads for an answer, which is
-    the quickest: it is in the prefix cache."""
+    the quickest: it is in the prefix cache. At most three different values in one session."""
     answer: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """The answer that ``ends`` and ``transfer`` wait for. Empty: ``yes``."""
     threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9

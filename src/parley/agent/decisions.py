@@ -25,6 +25,8 @@ from parley.timeouts import loop_time, with_timeout
 DecisionOutcome: TypeAlias = Literal["decided", "unusable", "failed", "cancelled"]
 """What came of a question. ``unusable``: the model gave no probabilities. ``cancelled``: the next turn began
 before the answer came."""
+_MOST_CONTEXTS = 3
+"""Requests of one turn: the questions that read as much are one."""
 _TURN, _END = "turn", "end"
 _log = logging.getLogger(__name__)
 
@@ -218,6 +220,8 @@ def check_decisions(start: Start) -> None:
         InvalidMessageError: the text names the field.
     """
     names = [question.name for question in start.decisions]
+    if len({question.context for question in start.decisions}) > _MOST_CONTEXTS:
+        raise InvalidMessageError(f"decisions: context may have {_MOST_CONTEXTS} different values")
     targets = [target.name for target in start.ending.transfers]
     times = [_TURN, _END, *(step.name for step in start.steps)]
     for number, question in enumerate(start.decisions):

@@ -323,6 +323,10 @@ async def test_a_call_without_questions_asks_none():
     ("questions", "problem"),
     [
         ([UPSET, UPSET], "two questions 'upset'"),
+        (
+            [DecisionQuestion(name=f"a{number}", question="b", context=number) for number in range(4)],
+            "decisions: context may have 3 different values",
+        ),
         ([DecisionQuestion(name="a", question="b", options=["c", "d"])], r"decisions\[0\].options: a choice"),
         ([DecisionQuestion(name="a", question="b", kind="choice")], r"decisions\[0\].options: a choice has"),
         (
