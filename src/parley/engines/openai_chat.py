@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from string import ascii_uppercase
@@ -38,6 +39,7 @@ from parley.llm.messages import (
 )
 from parley.llm.prompt import described, plain_message
 from parley.llm.replies import overlap
+from parley.timeouts import loop_time
 from parley.tts.text import ends_sentence
 
 _CONNECT_S = 5.0
@@ -49,6 +51,9 @@ _MOST_CALLS = 32
 _MOST_CONNECTIONS = 64
 _QUESTIONS_AT_ONCE = 4
 _TOP_LOGPROBS = 20
+_MOST_MISSES = 3
+"""Answers without log probabilities, one after the other, after which none are asked for."""
+_ASKED_AGAIN_S = 600.0
 """As many as OpenAI gives."""
 _NO_LOGPROBS = "the chat server gives no log probabilities, which decisions need"
 _DATA = b"data:"
@@ -125,7 +130,9 @@ class OpenAiChatModel:
         self._continuation = settings.continuation
         self._timeout_s = timeout_s
         self._aborts: dict[str, asyncio.Event] = {}
-        self._compares = True
+        self._misses = 0
+        """Answers without log probabilities, one after the other."""
+        self._asked_again_at = -math.inf
         headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
         self._client = httpx2.AsyncClient(
             headers={"User-Agent": "parley", "Accept-Encoding": "identity", **headers},
@@ -186,7 +193,7 @@ class OpenAiChatModel:
         Raises:
             InferenceError: as in :meth:`generate`, or the server gives no log probabilities.
         """
-        if not self._compares:
+        if loop_time() < self._asked_again_at:
             raise InferenceError(_NO_LOGPROBS)
         places = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
@@ -220,8 +227,11 @@ class OpenAiChatModel:
                     raise InferenceError("the chat server failed within its answer")
                 for choice in chunk.choices[:1]:
                     for token in (choice.logprobs and choice.logprobs.content) or ():
+                        self._misses = 0
                         return _compare_letters(token.top_logprobs or [], len(question.choices))
-        self._compares = False
+        self._misses += 1
+        if self._misses >= _MOST_MISSES:
+            self._misses, self._asked_again_at = 0, loop_time() + _ASKED_AGAIN_S
         raise InferenceError(_NO_LOGPROBS)
 
     async def _events(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:

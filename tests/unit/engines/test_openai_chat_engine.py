@@ -10,6 +10,7 @@ from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
 from parley.chat import ChatMessage, ToolCall
+from parley.engines import openai_chat
 from parley.engines.base import Closable, RemoteChat
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.engines.registry import CHAT_MODELS, find_engine
@@ -445,12 +446,17 @@ async def test_choices_of_which_none_is_listed_have_no_probabilities():
         assert (await collect(chat.generate(questions("Is it late?"))))[0] == Choices(probabilities=[[]])
 
 
-async def test_a_server_without_log_probabilities_is_asked_once():
+async def test_a_server_without_log_probabilities_is_asked_no_more_for_a_while(monkeypatch):
     async with chatting(delta(content="A"), delta("stop"), DONE) as (chat, server):
-        for _ in range(2):
+        for _ in range(5):
             with pytest.raises(InferenceError, match="no log probabilities"):
                 await collect(chat.generate(questions("Is it late?")))
-        assert len(server.requests) == 1
+        assert len(server.requests) == 3
+        later = chat._asked_again_at + 1.0
+        monkeypatch.setattr(openai_chat, "loop_time", lambda: later)
+        with pytest.raises(InferenceError, match="no log probabilities"):
+            await collect(chat.generate(questions("Is it late?")))
+        assert len(server.requests) == 4
         assert (await collect(chat.generate(request())))[0] == TextDelta(text="A")
 
 
