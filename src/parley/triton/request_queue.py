@@ -18,6 +18,8 @@ from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 
 _CLOSE_S = 5.0
+_URGENT_RUNS = 8
+"""Runs of urgent requests, one after the other, behind which others have one."""
 _log = logging.getLogger(__name__)
 ItemT = TypeVar("ItemT")
 
@@ -73,6 +75,8 @@ class RequestQueue(Generic[ItemT]):
         self._traces = traces
         self._urgent: deque[tuple[ItemT, Responder]] = deque()
         self._others: deque[tuple[ItemT, Responder]] = deque()
+        self._urgent_runs = 0
+        """Since others had a run."""
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"{operation}-queue", daemon=True)
@@ -133,6 +137,8 @@ class RequestQueue(Generic[ItemT]):
                 self._changed.wait()
             if self._closed:
                 return []
-            waiting = self._urgent or self._others
+            turn = self._urgent_runs >= _URGENT_RUNS
+            waiting = self._others if self._others and (turn or not self._urgent) else self._urgent
+            self._urgent_runs = self._urgent_runs + 1 if waiting is self._urgent else 0
             count = self._count_together([item for item, _ in waiting])
             return [waiting.popleft() for _ in range(count)]

@@ -13,6 +13,7 @@ from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.launcher.options import ROOT
 from parley.models.embeddings import EmbeddingService, load_model
 from parley.runtime.parameters import Parameters
+from parley.triton import request_queue
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.request_queue import RequestQueue
@@ -92,6 +93,17 @@ def test_query_is_served_before_passages_that_wait_for_longer(model, session):
     for sender in (first, *passages, *queries):
         answer(sender)
     assert lengths(session) == [[3], [3], [7], [7]]
+
+
+def test_passage_has_its_turn_behind_some_runs_of_queries(model, session, monkeypatch):
+    monkeypatch.setattr(request_queue, "_URGENT_RUNS", 1)
+    first = busy(model, session)
+    passages = ask(model, "the voice")
+    queries = ask(model, "the voice of the agent", "the tools of the agent", kind="query")
+    session.gate.set()
+    for sender in (first, *passages, *queries):
+        answer(sender)
+    assert lengths(session) == [[3], [7], [4], [7]]
 
 
 def test_short_texts_that_wait_are_run_together(model, session):
