@@ -15,6 +15,7 @@ from parley.agent.metrics import (
     FALSE_INTERRUPTIONS,
     FAMILIES,
     GPU_MEMORY,
+    LLM_FALLBACKS,
     TTS_FALLBACKS,
     UNSCORED,
 )
@@ -108,7 +109,15 @@ def test_models_count_requests_and_batches(conversation):
 
 def test_names_types_and_labels_are_the_documented_ones(server, conversation):
     families = {family.name: family for family in text_string_to_metric_families(read_page(server))}
-    after_incidents = {GPU_MEMORY, TTS_FALLBACKS, UNSCORED, FALSE_INTERRUPTIONS, ERRORS, REQUEST_ERRORS}
+    after_incidents = {
+        GPU_MEMORY,
+        LLM_FALLBACKS,
+        TTS_FALLBACKS,
+        UNSCORED,
+        FALSE_INTERRUPTIONS,
+        ERRORS,
+        REQUEST_ERRORS,
+    }
     for expected in (*FAMILIES, *MODEL_FAMILIES):
         family = families.get(expected.name.removesuffix("_total"))
         if family is None:
