@@ -35,6 +35,8 @@ _LOOK_S = 2.0
 """Between two looks at the files. A change is taken once it is the same in two of them."""
 _EMBED_AGAIN_S = 5.0
 """After a failure of the embedder. At the start of a server it may be loaded later than the agent."""
+_TAKEN_AGAIN_S = 30.0
+"""After changed files could not be taken, if they do not change once more."""
 _QUERY_S = 1.0
 _BATCH = 32
 _MOST_INDEXES = 128
@@ -116,6 +118,8 @@ class Knowledge:
         try:
             return await asyncio.to_thread(index.search, words, vector, _FOUND)
         except sqlite3.Error as error:
+            if self._index is not index:  # it was replaced, and closed, meanwhile
+                return await self.search(query)
             raise InferenceError(f"the index of the agent {self._name} cannot be read: {error}") from error
 
     async def _vector(self, query: str) -> NDArray[np.float32] | None:
@@ -139,17 +143,23 @@ class Knowledge:
 
     async def _follow(self) -> None:
         seen = self._taken
+        failed, again_at = self._taken, 0.0
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
                 found = await _in_thread(find_documents, self._folder, self._patterns)
-                if found == seen != self._taken and self._index is not None:
+                overdue = found != failed or loop_time() >= again_at
+                if found == seen != self._taken and overdue and self._index is not None:
+                    # A file that is wrong is not read again, with all others, at every look.
+                    failed, again_at = found, loop_time() + _TAKEN_AGAIN_S
                     await self._take(self._index, found)
                     self._taken = found
                     self._due = loop_time()
                 if self._due is not None and loop_time() >= self._due:
                     await self._complete()
-                seen, self._problem = found, ""
+                seen = found
+                if found == self._taken:
+                    self._problem = ""
             except Exception as error:  # noqa: BLE001 - logged; the next look may succeed
                 self._report(str(error) or type(error).__name__)
 
@@ -183,7 +193,7 @@ class Knowledge:
 
     async def _make_index(self, space: EmbeddingSpace | None) -> None:
         """Begin an index for vectors of a space; the old one serves until then."""
-        path = self._cache / _index_name(self._folder, self._name, space)
+        path = self._cache / _index_name(self._folder, self._name, self._patterns, space)
         index = await _in_thread(_open_index, path, space.dimensions if space else 0)
         try:
             await self._take(index, self._taken)
@@ -283,9 +293,18 @@ def _changed(path: Path) -> float:
     return 0.0
 
 
-def _index_name(folder: Path, name: str, space: EmbeddingSpace | None) -> str:
-    """Vectors of another space, and another way to cut documents, have an index of their own."""
-    of = (str(folder.resolve()), name, str(CHUNKING), "" if space is None else space.fingerprint)
+def _index_name(folder: Path, name: str, patterns: Sequence[str], space: EmbeddingSpace | None) -> str:
+    """Other patterns, vectors of another space, and another way to cut documents have an index of their own.
+
+    So calls that began before a change of the patterns go on with the documents that they had.
+    """
+    of = (
+        str(folder.resolve()),
+        name,
+        *sorted(patterns),
+        str(CHUNKING),
+        "" if space is None else space.fingerprint,
+    )
     return f"{name}-{hashlib.sha256(chr(0).join(of).encode()).hexdigest()[:24]}.sqlite"
 
 

@@ -27,8 +27,8 @@ def place(tmp_path, monkeypatch):
 class Opened:
     """Knowledge that is open."""
 
-    def __init__(self, place, embedder=None, name="helpdesk"):
-        self.knowledge = Knowledge(name, place, ["*.md"], embedder, place / "cache")
+    def __init__(self, place, embedder=None, name="helpdesk", pattern="*.md"):
+        self.knowledge = Knowledge(name, place, [pattern], embedder, place / "cache")
 
     async def __aenter__(self):
         await self.knowledge.open()
@@ -88,7 +88,7 @@ async def test_other_embedder_has_another_index(place):
     assert len(first.passages) == len(second.passages) == 2
 
 
-async def test_changed_file_is_found_and_the_index_stays_after_a_wrong_change(place, caplog):
+async def test_changed_file_is_found_and_the_index_stays_after_a_wrong_change(place, caplog, monkeypatch):
     async with Opened(place, SynonymEmbedder()) as knowledge:
         (place / "boats.md").write_text("# Boats\nThey sail to Genoa.")
         (place / "cars.md").unlink()
@@ -99,10 +99,17 @@ async def test_changed_file_is_found_and_the_index_stays_after_a_wrong_change(pl
         async with asyncio.timeout(30):
             while "boats.md:1: the text is not UTF-8" not in caplog.text:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.005)
+        monkeypatch.setattr(knowledge_module, "read_documents", pytest.fail)
         await asyncio.sleep(0.05)
         assert (await files(knowledge, "genoa"))[0] == "boats.md"
     assert caplog.text.count("is not UTF-8") == 1
     assert "it stays as it was before" in caplog.text
+
+
+async def test_other_patterns_have_an_index_of_their_own(place):
+    async with Opened(place) as before, Opened(place, pattern="cars.*") as after:
+        assert await files(before, "swim") == ["boats.md"]
+        assert await files(after, "swim") == []
 
 
 async def test_embedder_that_comes_late_makes_the_vectors_then(place, caplog):
