@@ -108,7 +108,8 @@ class FallbackChat:
                         yield event
                 return  # noqa: TRY300 - in an else block it would be further away
             except InferenceError as error:
-                self._note(index, error)
+                if request.priority == Priority.ANSWER or isinstance(error, ModelUnavailableError):
+                    self._note(index, error)  # others are refused first where a model is busy
                 # A conversation that is too long for one model is shortened by the caller.
                 if begun or following is None or isinstance(error, ContextTooLongError):
                     raise

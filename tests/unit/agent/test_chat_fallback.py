@@ -10,7 +10,6 @@ from parley.chat import ChatMessage, ToolCall
 from parley.engines.chat_fallback import ChatFallback, ChatFallbackLimits, FallbackChat, NamedChat, join_chats
 from parley.errors import (
     ContextTooLongError,
-    DeadlineExceededError,
     InferenceError,
     ModelUnavailableError,
     OverloadedError,
@@ -197,10 +196,17 @@ async def test_all_are_asked_where_all_had_an_outage():
 async def test_warm_up_is_for_the_first_model_only():
     rig = Rig(Chat(DONE), answers())
     assert await rig.ask(priority=Priority.WARM_UP) == [DONE]
-    rig = Rig(Chat(DeadlineExceededError("late")), answers())
-    with pytest.raises(DeadlineExceededError):
+    rig = Rig(Chat(ModelUnavailableError("gone")), answers())
+    with pytest.raises(ModelUnavailableError):
         await rig.ask(priority=Priority.WARM_UP)
     assert (rig.asked, rig.fallbacks, rig.chat.model) == ([1, 0], [], "second")
+
+
+async def test_refusal_of_what_is_no_answer_is_no_outage():
+    rig = Rig(Chat(OverloadedError("full")), answers())
+    with pytest.raises(OverloadedError):
+        await rig.ask(priority=Priority.WARM_UP)
+    assert rig.chat.model == "first"
 
 
 async def test_abort_reaches_the_model_that_answers_also_after_it_was_left():
