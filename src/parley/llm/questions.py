@@ -81,8 +81,10 @@ class QuestionEngine:
 
     async def abort(self, request_id: str) -> None:
         """End the questions of a request within one step; unknown ids are not an error."""
-        for name in self._running.get(request_id, ()):
+        names = self._running.get(request_id, ())
+        if names:
             self._aborted.add(request_id)
+        for name in names:
             await self._engine.abort(name)
 
     async def _first(self, request: EngineRequest) -> Progress:
