@@ -564,11 +564,12 @@ class Conversation:
     def on_transcript(self, event: protocol.Transcript) -> None:
         """A partial or final transcript."""
         self._emit(event)
+        if event.is_final:
+            self.collector.on_transcript(event)  # the turn may end with it
         self._interruptions.on_transcript(event)
         if self._retrieval is not None and not event.is_final and self._start.turn.answer:
             self._retrieval.hear(self._written(f"{self._endpointer.text} {event.text}".strip()))
         if event.is_final:
-            self.collector.on_transcript(event)
             self._untranscribed = False
             self._changed()
             if not self._endpointer.pending and not self._interruptions.undecided:

@@ -144,7 +144,7 @@ async def test_the_recogniser_expects_the_field_while_it_is_active():
     await call.end()
 
 
-async def dictated(*utterances, alternative: str = "") -> FakeCall:
+async def dictated(*utterances, alternative: str = "", late_ms: int = 0) -> FakeCall:
     """A call whose user has said a code, in pieces with pauses."""
     start = msgspec.structs.replace(START, greeting="", turn=TurnOptions(eagerness="eager"))
     call = await open_call(start, answers=[calls(("collect", {"field": "code"}))])
@@ -154,7 +154,7 @@ async def dictated(*utterances, alternative: str = "") -> FakeCall:
     for index, (when, event) in enumerate(script):
         if alternative and isinstance(event, TranscriptEvent) and event.is_final:
             texts = [Alternative(text=text, score=-0.1) for text in (event.text, alternative)]
-            script[index] = (when, msgspec.structs.replace(event, alternatives=texts))
+            script[index] = (when + late_ms, msgspec.structs.replace(event, alternatives=texts))
     await call.wait_for(TurnMetrics, 2)
     return call
 
@@ -170,6 +170,12 @@ async def test_speech_with_pauses_is_one_value():
 
 async def test_an_alternative_of_the_recogniser_is_asked_about():
     call = await dictated((5_000, 5_900, "A B four"), alternative="A D four")
+    assert spoken(call)[1:] == ["Was the second character B as in Bravo or D as in Delta?"]
+    await call.end()
+
+
+async def test_doubt_counts_where_the_turn_ends_with_its_transcript():
+    call = await dictated((5_000, 5_900, "A B four"), alternative="A D four", late_ms=4_000)
     assert spoken(call)[1:] == ["Was the second character B as in Bravo or D as in Delta?"]
     await call.end()
 
