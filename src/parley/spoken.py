@@ -50,6 +50,7 @@ _ORDINALS = {
         1,
     )
 } | {"thirtieth": 30}
+_LAST_OF_MONTH = 31
 _HALF_DAY_MIN = 12 * 60
 _DAY_MIN = 24 * 60
 
@@ -192,7 +193,7 @@ def _clock(minutes: int) -> time:
 
 def _day_of_month(words: list[str]) -> int | None:
     for index, word in enumerate(words):
-        if word.isdecimal():
+        if word.isdecimal() and len(word) <= len(str(_LAST_OF_MONTH)) and int(word) <= _LAST_OF_MONTH:
             return int(word)
         if word in _TENS and index + 1 < len(words) and words[index + 1] in _ORDINALS:
             return _TENS[word] + _ORDINALS[words[index + 1]]

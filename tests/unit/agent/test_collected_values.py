@@ -65,6 +65,11 @@ def test_a_question_about_something_else_is_no_value(kind):
     assert (reading.value, reading.tried) == ("", False)
 
 
+def test_a_number_too_long_for_a_day_is_no_date():
+    reading = read(field("date"), UserAnswer("May I give you my number instead, 4915112345678?"), TODAY)
+    assert reading.value == ""
+
+
 def test_every_check_accepts_a_known_code_and_no_changed_digit():
     known = {"luhn": CARD, "iban": "DE89370400440532013000", "isbn": "9783161484100", "ean": "4006381333931"}
     assert known.keys() == CHECKS.keys()

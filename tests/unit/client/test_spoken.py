@@ -86,7 +86,10 @@ def test_day_of_words_or_figures(text, meant):
     assert read_day(text, SUNDAY) == meant
 
 
-@pytest.mark.parametrize("text", ["", "soon", "the fifth", "February 30", "in December"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "the fifth", "February 30", "in December", "May 32", "May I give you 4915112345678?"],
+)
 def test_what_is_no_day_is_refused_with_what_to_ask(text):
     with pytest.raises(ValueError, match="is no day; ask for the day"):
         read_day(text, SUNDAY)
