@@ -9,6 +9,7 @@ from moving_client import Kept
 from test_ending import saying
 from test_tools import results, spoken
 
+from parley.agent.collecting.dialogue import Dialogue
 from parley.asr.messages import Alternative, TranscriptEvent
 from parley.protocol import (
     CollectField,
@@ -114,6 +115,21 @@ async def test_a_field_that_was_not_understood_is_given_up():
         await say(call, "five")
     assert collected(call) == []
     assert call.chat.prompt()[-1][1].startswith("The value of phone could not be understood.")
+    await call.end()
+
+
+async def test_a_turn_that_cannot_be_read_is_answered_by_the_model_and_the_field_left(monkeypatch):
+    def fail(*_):
+        raise OverflowError
+
+    call = await asked(says("Never mind."))
+    monkeypatch.setattr(Dialogue, "on_turn", fail)
+    await say(call, "555 1212")
+    assert spoken(call)[-1] == "Never mind."
+    assert call.chat.prompt()[-2] == ("user", "555 1212")
+    assert call.chat.prompt()[-1][1].startswith("The value of phone could not be understood.")
+    await say(call, "thanks")
+    assert call.chat.prompt()[-1] == ("user", "thanks")
     await call.end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ _DESCRIPTION = (
 )
 _NOTE = "The value of {}, exactly as the user gave it: {}"
 _GIVEN_UP = "The value of {} could not be understood. Say so, and go on without it."
+_log = logging.getLogger(__name__)
 
 
 class Collector:
@@ -135,7 +137,13 @@ class Collector:
         if self.active is None:
             return "", ""
         # Of the server's clock: in which time zone the user is, is not known.
-        outcome = self._dialogue.on_turn(self._take(text), datetime.now(UTC).astimezone().date())
+        today = datetime.now(UTC).astimezone().date()
+        try:
+            outcome = self._dialogue.on_turn(self._take(text), today)
+        except Exception:  # noqa: BLE001 - logged; the language model answers the turn instead
+            _log.exception("the field %s is given up", self._dialogue.state.field)
+            outcome = Outcome(field=self._dialogue.state.field)
+            self._dialogue.stop()
         self._on_change()
         return outcome.say, self._finish(outcome)
 
