@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from datetime import date
 
 import pytest
@@ -258,6 +259,50 @@ def test_a_state_from_elsewhere_goes_on_or_is_dropped():
         dialogue = Dialogue([field(kind, values=["a"] if kind == "choice" else [])], hostile)
         for text in ("B", "the first", "yes", "no"):
             dialogue.on_turn(UserAnswer(text), TODAY)
+
+
+def test_digits_in_one_piece_are_read_as_far_as_digits_one_by_one():
+    assert len(spell("1" * 1_000_000, letters=True).groups) == len(spell("1 " * 100, letters=True).groups)
+
+
+def test_a_value_from_elsewhere_that_no_turn_can_have_given_is_dropped():
+    assert Dialogue([field("phone")], CollectState(field="it", value="1" * 1_000_000)).active is None
+
+
+def lines_of(act) -> int:
+    """Lines of Python that it runs."""
+    count = 0
+
+    def trace(*_):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["choice", "name", "code", "phone"])
+@pytest.mark.parametrize("piece", ["five thousand ", "fifteen ", "1", "B ", "double ", "Lisa ", "D E N "])
+def test_comparing_with_known_values_takes_work_within_bounds(kind, piece):
+    draw = random.Random(7)
+    values = ["".join(draw.choices("abcdefgmn0159", k=60)) for _ in range(64)]
+    dialogue = Dialogue([field(kind, values=values)])
+    dialogue.ask("it")
+    text = (piece * 600)[:600]
+    assert lines_of(lambda: dialogue.on_turn(UserAnswer(text), TODAY)) < 50_000
+
+
+def test_only_the_beginning_of_a_long_turn_is_read():
+    dialogue = Dialogue([field("phone")])
+    dialogue.ask("it")
+    text = "no " * 200 + "five five five one two one two"
+    assert dialogue.on_turn(UserAnswer(text), TODAY).say == ""
 
 
 def test_the_iban_is_that_of_the_letters_and_digits():

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.collecting import wording
 from parley.agent.collecting.corrections import correct
-from parley.agent.collecting.reading import Doubt, ReadValue, UserAnswer, has_letters, read
+from parley.agent.collecting.reading import MAX_TEXT, Doubt, ReadValue, UserAnswer, has_letters, read
 from parley.agent.collecting.spelling import Spelled, spell
 from parley.checkpoint import CollectState
 from parley.protocol import CollectField
@@ -53,7 +53,8 @@ class Dialogue:
     def __init__(self, fields: Sequence[CollectField], begun: CollectState | None = None) -> None:
         self._fields = {field.name: field for field in fields}
         begun = begun or CollectState()
-        self.state = begun if begun.field in self._fields else CollectState()
+        can_go_on = begun.field in self._fields and len(begun.value) <= MAX_TEXT
+        self.state = begun if can_go_on else CollectState()
         """What is being asked."""
         self._spelled: Spelled | None = None
         if self.active and self.state.value:
@@ -78,7 +79,7 @@ class Dialogue:
         field, state = self.active, self.state
         if field is None:
             return Outcome()
-        text = heard.text.strip()
+        text = heard.text[:MAX_TEXT].strip()
         denied = wording.is_no(text)
         if state.phase == "confirm" and wording.is_yes(text):
             return self._done(state.value, confirmed=True)

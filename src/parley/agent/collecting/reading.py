@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import date, time
 
 from parley.agent.collecting.checks import CHECKS, fits, places_of, write
-from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, sound_alike, spell
+from parley.agent.collecting.distance import distances
+from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, spell
 from parley.asr.itn import inverse_normalizer
 from parley.protocol import CollectField, CollectKind
 from parley.spoken import read_day, read_time
@@ -23,7 +24,6 @@ _LEAST_AHEAD = 0.15
 """The nearest known value is sure if the next one is farther by so much."""
 _MOST_COMPARED = 100
 """Characters that are compared with known values."""
-_ALIKE = 0.5
 _MOST_WORDS = 6
 _TELEPHONE = range(3, 16)
 _LEAST_SPELLED = 3
@@ -299,7 +299,7 @@ def _read_name(field: CollectField, text: str) -> ReadValue:
         if not behind:
             words = [word for word in words if word in spelled.rest]
         # What was spelled is said too, as the recogniser has understood it.
-        first = [word for word in words if not _is_like(word, last)]
+        first = _unlike(words, last)
         return ReadValue(_in_capitals([*first[:_MOST_WORDS], last.lower()]), None, spelled, tried=True)
     if field.values:
         return _nearest(field, plain)
@@ -309,8 +309,12 @@ def _read_name(field: CollectField, text: str) -> ReadValue:
     return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
 
 
-def _is_like(word: str, spelled: str) -> bool:
-    return _distance(_plain(word), spelled.lower(), whole=True) <= len(spelled) / 2
+def _unlike(words: Sequence[str], spelled: str) -> list[str]:
+    """The words that are not what was spelled; of many, those of the beginning."""
+    words = words[: 2 * _MOST_WORDS]
+    plain = [_plain(word)[: _longest_like(spelled)] for word in words]
+    far = distances(plain, spelled.lower(), whole=True)
+    return [word for word, one in zip(words, far, strict=True) if one > len(spelled) / 2]
 
 
 def _in_capitals(words: Sequence[str]) -> str:
@@ -322,16 +326,26 @@ def _nearest(field: CollectField, text: str) -> ReadValue:
     plain = _plain(text)[:_MOST_COMPARED]
     if not plain:
         return ReadValue()
-    found = sorted((_distance(_plain(one), plain) / max(1, len(_plain(one))), one) for one in field.values)
-    return _chosen(found)
+    values = [_plain(one) for one in field.values]
+    return _chosen(_in_order(field, values, distances(values, plain)))
 
 
 def _nearest_code(field: CollectField, spelled: Spelled) -> ReadValue:
-    text = spelled.text
-    codes = [(one, "".join(filter(str.isalnum, one)).upper()) for one in field.values]
-    found = sorted((_distance(code, text, whole=True) / max(1, len(code)), one) for one, code in codes)
-    reading = _chosen(found)
+    codes = ["".join(filter(str.isalnum, one)).upper() for one in field.values]
+    text = spelled.text[: _longest_like(max(codes, key=len))]
+    reading = _chosen(_in_order(field, codes, distances(codes, text, whole=True)))
     return ReadValue(reading.value, reading.doubt, spelled, tried=True)
+
+
+def _in_order(field: CollectField, plain: Sequence[str], far: Sequence[float]) -> list[tuple[float, str]]:
+    """The known values, the nearest first, each with its changes for each character."""
+    changes = [distance / max(1, len(one)) for one, distance in zip(plain, far, strict=True)]
+    return sorted(zip(changes, field.values, strict=True))
+
+
+def _longest_like(value: str) -> int:
+    """Characters of a text from which on it is as far from a value as a text can be."""
+    return 2 * len(value) + 1
 
 
 def _chosen(found: Sequence[tuple[float, str]]) -> ReadValue:
@@ -345,14 +359,3 @@ def _chosen(found: Sequence[tuple[float, str]]) -> ReadValue:
 
 def _plain(text: str) -> str:
     return re.sub(r"[\W_]", "", text.lower())
-
-
-def _distance(value: str, text: str, *, whole: bool = False) -> float:
-    """Changes that make a part of the text (``whole``: all of it) the value."""
-    row = [float(index) if whole else 0.0 for index in range(len(text) + 1)]
-    for number, one in enumerate(value, 1):
-        before, row = row, [float(number)]
-        for index, other in enumerate(text, 1):
-            same = 0.0 if one == other else _ALIKE if sound_alike(one.upper(), other.upper()) else 1.0
-            row.append(min(before[index - 1] + same, before[index] + 1, row[-1] + 1))
-    return row[-1] if whole else min(row)

@@ -57,6 +57,10 @@ _AS_IN = frozenset({"as", "has", "for", "in", "like"})
 _AS = frozenset({"as", "has", "is"})
 _IN = frozenset({"in", "an", "and"})
 _CONFUSED = ("BCDEGPTVZ3", "AHJK8", "FSX6", "MN", "IY5", "QU2", "59", "19", "O0", "LO", "1I")
+SOUNDS = {
+    one: sum(1 << bit for bit, alike in enumerate(_CONFUSED) if one in alike) for one in "".join(_CONFUSED)
+}
+"""Of letters and digits a bit for each set of those that sound alike."""
 _COST = 2.5
 """Of a letter or digit that sounds like the one that was written, in nepers, where the recogniser is sure."""
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\d+|\+|&")
@@ -103,7 +107,7 @@ class Spelled:
 
 def sound_alike(one: str, other: str) -> bool:
     """Whether a letter or digit may be mistaken for another."""
-    return any(one in alike and other in alike for alike in _CONFUSED)
+    return SOUNDS.get(one, 0) & SOUNDS.get(other, 0) != 0
 
 
 def spell(text: str, *, letters: bool, confidence: float = 1.0) -> Spelled:
@@ -137,17 +141,19 @@ def hypotheses(*spelled: Spelled) -> Iterator[tuple[str, float]]:
 
     The first reading is the recogniser's own; each further one is less likely.
     """
-    heap: list[tuple[float, int, int, tuple[int, ...]]] = []
+    heap: list[tuple[float, int, int, tuple[int, ...], int]] = []
     readings = [one.groups for one in spelled]
     base = [0.0, *(0.5 + 0.5 * rank for rank in range(1, len(readings)))]
     for number, groups in enumerate(readings):
-        heappush(heap, (base[number], number, 0, (0,) * len(groups)))
+        if groups:
+            heappush(heap, (base[number], number, 0, (0,) * len(groups), 0))
     seen: set[str] = set()
     for _ in range(_MOST_TRIED // max(1, *map(len, readings))):
         if not heap:
             return
-        cost, number, first, choice = heappop(heap)
+        cost, number, first, before, changed = heappop(heap)
         groups = readings[number]
+        choice = (*before[:first], changed, *before[first + 1 :])  # here, as most are never popped
         text = "".join(group.options[index][0] for group, index in zip(groups, choice, strict=True))
         if text not in seen:
             seen.add(text)
@@ -156,8 +162,7 @@ def hypotheses(*spelled: Spelled) -> Iterator[tuple[str, float]]:
             options, index = groups[place].options, choice[place]
             if index + 1 < len(options):
                 more = options[index + 1][1] - options[index][1]
-                changed = (*choice[:place], index + 1, *choice[place + 1 :])
-                heappush(heap, (cost + more, number, place, changed))
+                heappush(heap, (cost + more, number, place, choice, index + 1))
 
 
 def combine(first: Spelled, second: Spelled) -> Spelled:
@@ -203,8 +208,10 @@ class _Reader:
         return ([self._one("W")], at + 2) if is_w else None
 
     def _repeated(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
-        times = _TIMES.get(self.word(at))
-        found = self.read(at + 1, begun=begun) if times and self.word(at + 1) else None
+        times, after = _TIMES.get(self.word(at)), self.word(at + 1)
+        # Of many in a row, each would be read again for each one before it.
+        is_chain = after in _TIMES and self.word(at + 2) in _TIMES
+        found = self.read(at + 1, begun=begun) if times and after and not is_chain else None
         if times is None or found is None:
             return None
         groups, end = found
@@ -279,7 +286,7 @@ class _Reader:
         """Digits that the recogniser has written in one piece."""
         if len(digits) == 2 and digits != "10" and (digits[0] == "1" or digits[1] == "0"):
             return [self._ten(digits)]
-        return [self._one(one) for one in digits]
+        return [self._one(one) for one in digits[:_MOST_GROUPS]]
 
     def _ten(self, number: str) -> Group:
         """A number of two digits, which may be another one: fifteen and fifty."""
