@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,19 @@ def _turns(lines: Iterable[TranscriptLine]) -> list[_Turn]:
 def _expected(tools: list[TranscriptLine]) -> list[str] | str:
     calls = []
     for one in tools:
-        if not re.fullmatch(r"\w+", one.tool):
+        if not _is_written(one.tool):
             return "any"
         arguments = one.arguments
-        if arguments is None or not all(name.isidentifier() for name in arguments):
+        if arguments is None or not all(map(_is_written, arguments)):
             calls.append(f"{one.tool}(...)")
         else:
             calls.append(f"{one.tool}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})")
     return calls
+
+
+def _is_written(name: str) -> bool:
+    """Whether a call in Python can have the name."""
+    return name.isidentifier() and not iskeyword(name)
 
 
 def _outputs(lines: Iterable[TranscriptLine]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from parley.calls.folder import CallFolder, CallInfo
 from parley_client.cli.program import main
+from parley_testing.scenario import ExpectedCall
 from parley_testing.scenario_file import load_scenarios
 
 EVENTS = [
@@ -127,6 +128,30 @@ def test_call_becomes_a_scenario(folder, capsys, tmp_path):
     outputs = {tool.name: tool.output for tool in scenario.tools}
     assert outputs == {"find_table": '{"at":["20:00",null]}', "greet": {"ok": True}}
     assert scenario.expect.ended_by == "agent"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("book", {"from": "Rome"}, (ExpectedCall("book", {}, is_partial=True),)),
+        ("book", {"for people": 4}, (ExpectedCall("book", {}, is_partial=True),)),
+        ("class", {"a": 1}, None),
+        ("3d", {"a": 1}, None),
+        ("find-table", {"a": 1}, None),
+    ],
+)
+def test_call_of_a_tool_that_python_cannot_write_becomes_a_scenario_that_loads(
+    folder, capsys, tool, arguments, expected
+):
+    events = [
+        EVENTS[1],
+        {"at_ms": 2_000, "event": {"type": "tool_run", "name": tool, "arguments": arguments}},
+    ]
+    _, out, _ = parley(capsys, "test", "--from-call", record(folder, events))
+    file = folder.path / "it.tests.toml"
+    file.write_text(out)
+    (scenario,) = load_scenarios([file], own_agent=True)
+    assert scenario.exchanges[0].tools == expected
 
 
 def test_exported_folder_becomes_a_scenario(folder, capsys):
