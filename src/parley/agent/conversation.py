@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.agent.collecting.collector import Collector
+from parley.agent.collecting.collector import Collector, describe_collected
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.decisions import Decisions
@@ -393,9 +393,7 @@ class Conversation:
         with self._whole():
             for step in self._steps.enter():
                 if step.history == "reset":
-                    self._history.reset(
-                        "; ".join(f"{name}: {value}" for name, value in self.outcomes.collected.items())
-                    )
+                    self._history.reset(describe_collected(self.outcomes.collected))
                 elif step.history == "summary":
                     self._summariser.summarise()
             self._change_tools(self._start)
