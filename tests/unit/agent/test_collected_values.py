@@ -66,6 +66,19 @@ def test_a_question_about_something_else_is_no_value(kind):
     assert (reading.value, reading.tried) == ("", False)
 
 
+@pytest.mark.parametrize("kind", ["phone", "code", "number"])
+@pytest.mark.parametrize("text", ["٣٣٣٣٣٣٣", "٣.٣", "3 3 3 ٣ 3 3 3"])
+def test_digits_of_other_scripts_are_in_no_value(kind, text):
+    assert value(kind, text).isascii()
+    assert value(kind, text, pattern="9999999") == ""
+
+
+def test_digits_of_other_scripts_pass_no_check():
+    for check, code in (("luhn", CARD), ("ean", "4006381333931"), ("isbn", "9783161484100")):
+        assert not CHECKS[check](code.translate({ord("3"): "٣"}))
+    assert write("٣٣", "99") is None
+
+
 def test_a_number_too_long_for_a_day_is_no_date():
     reading = read(field("date"), UserAnswer("May I give you my number instead, 4915112345678?"), TODAY)
     assert reading.value == ""

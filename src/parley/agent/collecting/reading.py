@@ -35,7 +35,7 @@ _LEAD = re.compile(
 _SPELLED = re.compile(
     r"\b(?:(?:that'?s|it'?s|that is|is|i) )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE
 )
-_WORDS = re.compile(r"[a-z]+|\d+")
+_WORDS = re.compile(r"[a-z]+|[0-9]+")
 _NO_NUMBERS = re.compile(r"\b(?:for|to|too|won|ate)\b")
 """Words that sound like numbers."""
 _AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
@@ -46,7 +46,7 @@ _DOTS = re.compile(r"\.{2,}")
 _EMAIL_WORD = re.compile(r"[^\W_]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
-_DECIMAL = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+_DECIMAL = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
 _SIGNS = {
     "at": "@",
     "dot": ".",

@@ -219,7 +219,7 @@ class _Reader:
 
     def _digits(self, at: int) -> tuple[list[Group], int] | None:
         word, after = self.word(at), self.word(at + 1)
-        if word.isdecimal():
+        if word.isdecimal() and word.isascii():
             return self._written(word), at + 1
         if word in _TEENS:
             return [self._ten(_TEENS[word])], at + 1
