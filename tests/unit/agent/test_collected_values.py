@@ -41,6 +41,8 @@ def value(kind, text, **options) -> str:
         ("code", "B as in Bertha, seven, see, are, double u", "B7CRW"),
         ("code", "It's Mk3231.", "MK3231"),
         ("code", "N has in novander, four", "N4"),
+        ("code", "O was in Oscar, four", "O4"),
+        ("code", "O isn't Oscar, four", "O4"),
         ("number", "We are twenty-five.", "25"),
         ("number", "two hundred and five", "205"),
         ("number", "about 3.5 please", "3.5"),
@@ -113,6 +115,24 @@ def test_a_mask_leaves_only_what_can_stand_at_each_place():
     assert value("code", "0 K 8 5", pattern="AA-99") == "OK-85"
     assert value("code", "O K 8", pattern="AA-99") == ""
     assert write("AB12", "AA-99") == "AB-12"
+
+
+def test_and_is_the_letter_n_or_no_letter_as_the_length_demands():
+    assert value("code", "B and four", length=2) == "B4"
+    assert value("code", "B and four", length=3) == "BN4"
+    assert value("code", "B and four", pattern="A9") == "B4"
+    assert value("code", "B and four", pattern="AA9") == "BN4"
+    assert read(field("code"), UserAnswer("B and four"), TODAY).doubt == Doubt("BN4", "B4")
+
+
+@pytest.mark.parametrize("text", ["The E 12 34", "E 12 34", "D E 12 34", "12 34"])
+def test_letters_that_begin_every_value_are_taken_as_said(text):
+    assert value("code", text, pattern="DE99 99") == "DE12 34"
+
+
+@pytest.mark.parametrize("text", ["E 12 3", "The A 12 34", "The F E 12 34"])
+def test_letters_that_begin_every_value_replace_no_others(text):
+    assert value("code", text, pattern="DE99 99") == ""
 
 
 def test_an_alternative_of_the_recogniser_chooses_what_the_check_digit_demands():

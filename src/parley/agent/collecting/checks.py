@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-_LETTER, _DIGIT, _EITHER = "A", "9", "?"
+PLACES = _LETTER, _DIGIT, _EITHER = "A", "9", "?"
+"""Of a mask, which stand for letters, digits and either."""
 _BASE_36 = 36
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 
-from parley.agent.collecting.checks import CHECKS, fits, places_of, write
+from parley.agent.collecting.checks import CHECKS, PLACES, fits, places_of, write
 from parley.agent.collecting.distance import distances
 from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, spell
 from parley.asr.itn import inverse_normalizer
@@ -180,6 +180,7 @@ def _may_fit(field: CollectField, spelled: Spelled) -> bool:
 def _in_mask(spelled: Spelled, mask: str) -> Spelled:
     """Without the options that cannot stand where they are."""
     places = places_of(mask)
+    spelled = _with_beginning(spelled, places)
     if len(spelled.groups) != len(places):
         return spelled
     groups = []
@@ -187,6 +188,15 @@ def _in_mask(spelled: Spelled, mask: str) -> Spelled:
         options = tuple(one for one in group.options if len(one[0]) == 1 and fits(one[0], place))
         groups.append(Group(options or group.options, group.sure))
     return Spelled(tuple(groups), spelled.rest)
+
+
+def _with_beginning(spelled: Spelled, places: str) -> Spelled:
+    """With the letters and digits that begin each value of a mask, where just those are missing."""
+    missing = places[: max(0, len(places) - len(spelled.text))]
+    if not missing or set(missing) & set(PLACES) or not fits(spelled.text[:1], places[len(missing)]):
+        return spelled
+    begin = (Group(((one.upper(), 0.0),), sure=True) for one in missing)
+    return Spelled((*begin, *spelled.groups), spelled.rest)
 
 
 def _difference(one: str, other: str) -> Doubt | None:

@@ -54,8 +54,11 @@ _FILLERS = frozenset(
     "customer ticket postcode zip serial slash thanks".split()
 )
 _AS_IN = frozenset({"as", "has", "for", "in", "like"})
-_AS = frozenset({"as", "has", "is"})
+_AS = frozenset({"as", "has", "is", "was"})
 _IN = frozenset({"in", "an", "and"})
+_MISHEARD = "isn't"
+"""What recognisers write for "as in": read so only before a word that begins with the letter."""
+_BEFORE_WORD = frozenset({"for", "like", "as", "in", _MISHEARD})
 _CONFUSED = ("BCDEGPTVZ3", "AHJK8", "FSX6", "MN", "IY5", "QU2", "59", "19", "O0", "LO", "1I")
 SOUNDS = {
     one: sum(1 << bit for bit, alike in enumerate(_CONFUSED) if one in alike) for one in "".join(_CONFUSED)
@@ -63,6 +66,8 @@ SOUNDS = {
 """Of letters and digits a bit for each set of those that sound alike."""
 _COST = 2.5
 """Of a letter or digit that sounds like the one that was written, in nepers, where the recogniser is sure."""
+_COST_OF_NOTHING = 1.0
+"""Of "and" as a word between letters, not as an N."""
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\d+|\+|&")
 _MOST_TRIED = 16_000
 """Changes of single places that are tried: with every hypothesis, one for each place."""
@@ -246,6 +251,9 @@ class _Reader:
             return [self._one(word.upper())], at + 1
         if raw.isupper() and 1 < len(raw) <= _LONGEST_RUN and word not in _FILLERS:
             return [self._one(letter) for letter in raw], at + 1
+        if word == "and" and begun:
+            said, *others = self._one("N").options
+            return [Group((said, ("", _COST_OF_NOTHING), *others))], at + 1
         if word in LETTERS and (alone or word not in _FILLERS):
             return [self._one(LETTERS[word])], at + 1
         return None
@@ -255,14 +263,11 @@ class _Reader:
         word = self.word(at)
         letter = word.upper() if len(word) == 1 and word.isalpha() else LETTERS.get(word, "")
         second, third, fourth = (self.word(at + offset) for offset in (1, 2, 3))
-        of = (
-            fourth
-            if (second in _AS and third in _IN)
-            else third
-            if second in ("for", "like", "as", "in")
-            else ""
-        )
-        end = at + (4 if of is fourth and second in _AS and third in _IN else 3)
+        is_long = second in _AS and third in _IN
+        of = fourth if is_long else third if second in _BEFORE_WORD else ""
+        if second == _MISHEARD and third[:1].upper() != letter:
+            of = ""
+        end = at + (4 if is_long else 3)
         if (
             (letter or word in _DIGITS)
             and len(of) > 1
