@@ -388,8 +388,11 @@ class CollectField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     confirm: Literal["read_back", "if_unsure", "never"] = "read_back"
     """Whether the value is read back and the user asked whether it is right. ``if_unsure``: only where
     another value is almost as likely, or the recogniser is not sure."""
-    phrases: Annotated[list[Annotated[str, msgspec.Meta(max_length=100)]], msgspec.Meta(max_length=100)] = []
-    """Names and words that the recogniser favours while the value is asked for, at most 100."""
+    phrases: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=64)]], msgspec.Meta(max_length=100)
+    ] = []
+    """Names and words that the recogniser favours while the value is asked for, as ``values`` are: at most
+    100 of 64 characters. Those for which ``phrases`` of the session leave no room are not favoured."""
 
 
 TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"

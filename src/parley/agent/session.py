@@ -359,7 +359,7 @@ class AgentSession:
         return AsrOptions(
             vad=vad,
             language=start.language,
-            phrases=[*start.phrases, *self._conversation.collector.phrases],
+            phrases=self._conversation.collector.add_phrases(start.phrases),
             phrase_weight=start.phrase_weight,
             nbest=max(start.alternatives, self._conversation.collector.alternatives),
             join_ms=_TURN_CONTEXT_MS,

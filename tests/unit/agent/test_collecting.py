@@ -10,6 +10,7 @@ from test_ending import saying
 from test_tools import results, spoken
 
 from parley.agent.collecting.dialogue import Dialogue
+from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
 from parley.asr.messages import Alternative, TranscriptEvent
 from parley.protocol import (
     CollectField,
@@ -170,6 +171,19 @@ async def test_the_recogniser_expects_the_field_while_it_is_active():
     await call.until(12_000)
     assert call.recognition.streams[-1].options.nbest == 0
     assert collected(call) == [("code", "BD4", True)]
+    await call.end()
+
+
+async def test_the_recogniser_gets_no_more_phrases_than_it_takes():
+    field = msgspec.structs.replace(CODE, phrases=[" ", "Yankee"], values=[f"{n:060}" for n in range(64)])
+    start = msgspec.structs.replace(START, collect=[field], phrases=["Da Marco"] * 190)
+    call = await open_call(start, answers=[calls(("collect", {"field": "code"}))])
+    await say(call, "hello")
+    await call.until(2_000)
+    phrases = call.recognition.streams[-1].options.phrases
+    assert phrases[:192] == [*start.phrases, "Yankee", field.values[0]]
+    assert len(phrases) <= MAX_PHRASES
+    assert sum(map(len, phrases)) <= MAX_CHARACTERS
     await call.end()
 
 
