@@ -254,7 +254,7 @@ class Host:
         _check_models(choice.start, choice.config)
         check_start(choice.start, choice.engines.synthesizer, choice.config, choice.engines.server_tools)
         if start.resume is not None:
-            check_resume(start.resume, choice.config)
+            check_resume(start.resume, choice.start, choice.config)
         return choice
 
     # --- ending ----------------------------------------------------------------------------

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from parley.agent.collecting.dialogue import MOST_ATTEMPTS, MOST_LEFT
+from parley.agent.collecting.reading import MAX_TEXT
 from parley.agent.config import AgentConfig
 from parley.agent.dtmf import KEYS, MAX_KEYS
 from parley.agent.memory import MAX_ANSWERS, MAX_MESSAGES, UNREMEMBERED
 from parley.agent.turns import MAX_QUEUED
 from parley.agent.validation import MAX_SPOKEN, check_prompt
+from parley.calls.folder import is_call_id
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     AgentTurnState,
+    CollectState,
     HistoryState,
     QueuedText,
     ResponseProgress,
@@ -21,6 +25,7 @@ from parley.checkpoint import (
     SpokenResponse,
 )
 from parley.errors import InvalidMessageError
+from parley.protocol import Start
 from parley.turns.endpointing import MAX_CHARACTERS
 
 _MAX_COUNT = 1_000_000
@@ -45,12 +50,15 @@ _EXTRA_ROUNDS = 4
 """Beside those with tools: the answer, and rounds that were repeated without tools."""
 _MAX_HISTORY = 4_000
 """Messages that are looked at; the history itself keeps fewer."""
+_MAX_PART = 999
+_MAX_ANSWER = 64
+"""Characters of an answer to a question about the conversation."""
 _RESULT_MARK = 100
 """Characters by which a result may be longer than its limit: the mark of a cut."""
 
 
-def check_resume(resume: Resume, config: AgentConfig) -> None:
-    """Refuse a state with which no session could go on.
+def check_resume(resume: Resume, start: Start, config: AgentConfig) -> None:
+    """Refuse a state with which no session of these options could go on.
 
     Raises:
         InvalidMessageError: the text names the field.
@@ -79,6 +87,9 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
             raise InvalidMessageError("a message of resume.state.messages belongs to a tool")
         _check_text("a text of resume.state.messages", message.content, _MAX_TEXT)
     _check_background(state, config)
+    _check_outcomes(state, start)
+    _check_collecting(state.collecting, start)
+    _check_call(state)
     if state.agent is not None:
         _check_agent(state.agent, state, config)
     if resume.progress is not None:
@@ -88,6 +99,46 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
 def _check_handled(state: SessionState) -> None:
     _check_number("resume.state.handled", state.handled or 0, _MAX_HANDLED)
     _check_count("resume.state.unfinished", state.unfinished, _MAX_UNFINISHED)
+
+
+def _check_call(state: SessionState) -> None:
+    _check_number("resume.state.call_part", state.call_part, _MAX_PART)
+    if state.call and not is_call_id(state.call):
+        raise InvalidMessageError("resume.state.call is no id of a call")
+
+
+def _check_outcomes(state: SessionState, start: Start) -> None:
+    # An update changes none of these options: every name in a state is one of its START.
+    name, outcomes = "resume.state.outcomes", state.outcomes
+    steps = {"", *(step.name for step in start.steps)}
+    _check_known(f"{name}.step", [outcomes.step, outcomes.next_step], steps)
+    fields = {field.name for field in start.collect}
+    _check_known(f"{name}.collected", outcomes.collected, fields)
+    _check_known(f"{name}.confirmed", outcomes.confirmed, fields)
+    _check_count(f"{name}.confirmed", outcomes.confirmed, len(fields))
+    for value in outcomes.collected.values():
+        _check_length(f"a value of {name}.collected", value, MAX_TEXT)
+    _check_known(f"{name}.decisions", outcomes.decisions, {one.name for one in start.decisions})
+    for decided in outcomes.decisions.values():
+        _check_length(f"a value of {name}.decisions", decided.value, _MAX_ANSWER)
+        _check_number(f"a turn of {name}.decisions", decided.turn, state.turns)
+        if not 0 <= decided.probability <= 1:
+            raise InvalidMessageError(f"a probability of {name}.decisions is not between 0 and 1")
+
+
+def _check_collecting(collecting: CollectState, start: Start) -> None:
+    name = "resume.state.collecting"
+    _check_known(f"{name}.field", [collecting.field], {"", *(field.name for field in start.collect)})
+    for text in (collecting.value, collecting.one, collecting.other):
+        _check_length(f"a text of {name}", text, MAX_TEXT)
+    _check_number(f"{name}.place", collecting.place, MAX_TEXT, least=-1)
+    _check_number(f"{name}.attempts", collecting.attempts, MOST_ATTEMPTS)
+    _check_number(f"{name}.left", collecting.left, MOST_LEFT)
+
+
+def _check_known(name: str, given: Iterable[str], known: Collection[str]) -> None:
+    if any(one not in known for one in given):
+        raise InvalidMessageError(f"{name} has a name that START does not have")
 
 
 def _check_user(state: SessionState) -> None:

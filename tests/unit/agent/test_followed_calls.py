@@ -230,7 +230,7 @@ async def test_moved_call_is_two_parts_of_one_call(recorded):
     assert [event for event, _ in hooks.posted] == ["call.ended"]
 
 
-async def test_id_of_a_call_that_no_server_made_is_replaced(recorded):
+async def test_id_of_a_call_that_no_server_made_is_refused(recorded):
     call = await recorded.call(Start(agent="restaurant", checkpoints=True))
     await call.wait_for(ResponseDone)
     state = call.outlet.of(Checkpoint)[-1].state
@@ -239,9 +239,9 @@ async def test_id_of_a_call_that_no_server_made_is_replaced(recorded):
         **{field: getattr(state, field) for field in state.__struct_fields__} | {"call": "../../x"}
     )
     other = await recorded.call(Start(agent="restaurant", resume=Resume(state=state)), session_id="../other")
-    await other.until(500)
-    await other.end()
-    assert {one.part for one in recorded.infos()} == {1}
+    await other.hang_up()
+    assert other.outlet.codes == ["invalid_message"]
+    assert len(recorded.infos()) == 1
     assert sorted(path.name for path in recorded.folder.iterdir()) == ["calls", "restaurant.toml"]
 
 

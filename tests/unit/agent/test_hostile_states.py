@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from agent_fakes import FakeCall
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,10 @@ from parley.checkpoint import (
     CHECKPOINT_VERSION,
     AgentTurnState,
     BackgroundCall,
+    CollectState,
+    DecidedState,
     HistoryState,
+    OutcomeState,
     QueuedText,
     ResponseProgress,
     Resume,
@@ -27,7 +31,15 @@ from parley.checkpoint import (
     SpokenRound,
     UserTurnState,
 )
-from parley.protocol import MAX_RESUME_BYTES, Checkpoint, Start, Tool, encode
+from parley.protocol import (
+    MAX_RESUME_BYTES,
+    Checkpoint,
+    CollectField,
+    DecisionQuestion,
+    Start,
+    Tool,
+    encode,
+)
 from parley.turns.endpointing import MAX_CHARACTERS
 
 TEXTS = st.one_of(
@@ -206,3 +218,67 @@ def test_a_state_that_is_nearly_right(resume, data):
     )
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(go_on(Resume(state=state, history=kept, progress=progress)))
+
+
+LONG = "x" * 601
+ANSWER = DecidedState(value="yes", probability=0.9, turn=1)
+
+
+def outcomes(**fields) -> dict:
+    return {"outcomes": OutcomeState(**fields)}
+
+
+def collecting(**fields) -> dict:
+    return {"collecting": CollectState(**{"field": "plate", **fields})}
+
+
+async def refusal(**fields) -> list[str]:
+    """Codes of a session with a field and a question that goes on with a state."""
+    call = FakeCall(AgentConfig())
+    state = SessionState(**{"version": CHECKPOINT_VERSION, "turns": 1, **fields})
+    start = Start(
+        collect=[CollectField(name="plate", kind="code")],
+        decisions=[DecisionQuestion(name="angry", question="Is the user angry?")],
+        resume=Resume(state=state),
+    )
+    await call.start(start)
+    await (call.hang_up() if call.outlet.reason is not None else call.end())
+    return call.outlet.codes
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"call_part": -1},
+        {"call_part": 1_000},
+        {"call": "../../x"},
+        outcomes(step="other"),
+        outcomes(next_step="other"),
+        outcomes(collected={"other": "B"}),
+        outcomes(collected={"plate": LONG}),
+        outcomes(confirmed=["other"]),
+        outcomes(confirmed=["plate", "plate"]),
+        outcomes(decisions={"other": ANSWER}),
+        outcomes(decisions={"angry": DecidedState(value="yes", probability=1.5, turn=1)}),
+        outcomes(decisions={"angry": DecidedState(value="yes", probability=0.9, turn=2)}),
+        outcomes(decisions={"angry": DecidedState(value=LONG, probability=0.9, turn=1)}),
+        collecting(field="other"),
+        collecting(value=LONG),
+        collecting(one=LONG),
+        collecting(other=LONG),
+        collecting(place=-2),
+        collecting(place=601),
+        collecting(attempts=-1),
+        collecting(attempts=4),
+        collecting(left=4),
+    ],
+    ids=str,
+)
+async def test_outcome_that_no_session_has_is_refused(fields):
+    assert await refusal(**fields) == ["invalid_message"]
+
+
+async def test_outcomes_of_a_session_are_accepted():
+    fields = outcomes(collected={"plate": "x" * 600}, confirmed=["plate"], decisions={"angry": ANSWER})
+    assert await refusal(call="20260504-120000-0123456789abcdef", call_part=999, **fields) == []
+    assert await refusal(**collecting(value="AB", attempts=2, left=2, place=1)) == []

@@ -101,11 +101,12 @@ async def act(rng: random.Random, call: FakeCall, until_ms: float) -> None:
 def check_checkpoints(call: FakeCall, config: AgentConfig) -> None:
     kept = Kept()
     for event in call.outlet.of(Checkpoint):
+        kept.settings = event.settings or kept.settings
         kept.history = event.history or kept.history
         resume = Resume(state=event.state, history=kept.history, audio_ms=event.state.audio_ms)
-        read = decode_start(encode(Start(resume=resume))).resume
-        assert read == resume
-        check_resume(read, config)
+        start = decode_start(encode(msgspec.structs.replace(kept.settings, resume=resume)))
+        assert start.resume == resume
+        check_resume(start.resume, start, config)
     positions = [event.state.audio_ms for event in call.outlet.of(Checkpoint)]
     assert positions == sorted(positions)
     turns = [event.state.turns for event in call.outlet.of(Checkpoint)]

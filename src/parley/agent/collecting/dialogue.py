@@ -16,9 +16,9 @@ from parley.agent.collecting.spelling import Spelled, spell
 from parley.checkpoint import CollectState
 from parley.protocol import CollectField
 
-_MOST_ATTEMPTS = 3
+MOST_ATTEMPTS = 3
 """Answers that were no possible value; then the field is given up."""
-_MOST_LEFT = 3
+MOST_LEFT = 3
 """Answers about something else; then it is given up too."""
 _SURE = 0.6
 """Confidence of the recogniser from which ``if_unsure`` does without a read-back."""
@@ -121,7 +121,7 @@ class Dialogue:
             reading, doubt = ReadValue(spelled=reading.spelled, tried=True), None
         if not reading.value:
             said = reading.spelled.text if reading.spelled else ""
-            last = self.state.attempts + 2 >= _MOST_ATTEMPTS
+            last = self.state.attempts + 2 >= MOST_ATTEMPTS
             return self._again(field, wording.ask_again(field, said, last=last))
         if doubt is not None and field.confirm != "never":
             self._change(
@@ -138,7 +138,7 @@ class Dialogue:
 
     def _again(self, field: CollectField, text: str) -> Outcome:
         attempts = self.state.attempts + 1
-        if attempts >= _MOST_ATTEMPTS:
+        if attempts >= MOST_ATTEMPTS:
             self.stop()
             return Outcome(field=field.name)
         self._change(phase="value", attempts=attempts)
@@ -147,7 +147,7 @@ class Dialogue:
     def _leave(self, state: CollectState) -> Outcome:
         """The user speaks of something else: the language model answers, and the field stays active."""
         left = state.left + 1
-        if left >= _MOST_LEFT:
+        if left >= MOST_LEFT:
             self.stop()
             return Outcome(field=state.field)
         self._change(left=left)
