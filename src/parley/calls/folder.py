@@ -28,6 +28,8 @@ _LIST = "calls.sqlite3"
 _CALL = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{16}")
 _ENTRY = re.compile(rf"{_CALL.pattern}(\.[0-9]{{1,4}})?")
 _MAX_PARTS = 1000
+_LAST_PART = 9999
+"""Of four digits, as in :data:`_ENTRY`: an entry that it does not match would never be deleted."""
 _BUSY_S = 5.0
 _SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
 id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
@@ -91,7 +93,7 @@ class CallFolder:
     def begin(self, info: CallInfo) -> CallInfo:
         """Make the folder of a call, and add it to the list."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in range(info.part, info.part + _MAX_PARTS):
+        for part in range(info.part, min(info.part + _MAX_PARTS, _LAST_PART + 1)):
             name = info.call if part == 1 else f"{info.call}.{part}"
             try:
                 (self.path / name).mkdir(mode=0o700)

@@ -62,6 +62,16 @@ def test_parts_of_a_moved_call_are_entries_of_one_call(folder):
     assert [second.id, again.id, again.part] == [f"{first.call}.2", f"{first.call}.3", 3]
 
 
+def test_last_part_can_be_found_and_deleted_and_no_other_follows(folder):
+    last = folder.begin(info(part=9_999, days=1))
+    assert folder.find(last.id)[0] == last
+    for part in (9_999, 10_000):
+        with pytest.raises(FileExistsError):
+            folder.begin(info(call=last.call, part=part))
+    assert folder.delete_due(NOW + timedelta(days=2)) == 1
+    assert [one.name for one in folder.path.iterdir()] == ["calls.sqlite3"]
+
+
 def test_due_calls_are_deleted_and_others_stay(folder):
     old, young = folder.begin(info(days=7)), folder.begin(info(days=8))
     assert folder.delete_due(NOW + timedelta(days=7)) == 1
