@@ -26,7 +26,7 @@ class RecordSettings(_Part, frozen=True, kw_only=True):
     """Whether the audio of both sides is kept."""
     hide: Annotated[list[Literal["tools", "keys", "collected"]], msgspec.Meta(max_length=3)] = []
     """What is not kept: ``tools`` (arguments, progress, results), ``keys`` (of the telephone), ``collected``
-    (values)."""
+    (values). What was said of them is kept: transcripts, the agent's text, audio."""
     max_minutes: Annotated[int, msgspec.Meta(ge=1, le=600)] = 120
     """Of a longer call the rest is not kept."""
 

@@ -126,8 +126,8 @@ class CallRecord:
 
     def add_line(self, kind: str, content: msgspec.Struct, now: float, **more: Any) -> None:
         """Something has happened: ``event`` or ``message``, with further fields."""
-        line = _to_builtins(content, more)
-        self._do(len(msgspec.json.encode(line)), partial(self._file.add_line, kind, line, now))
+        line, size = _to_builtins(content, more)
+        self._do(size, partial(self._file.add_line, kind, line, now))
 
     def finish(self, info: CallInfo, now: float) -> None:
         """The call is over."""
@@ -174,7 +174,7 @@ class _CallFile:
             _log.error("a call is not recorded: %s is nearly full", self._folder.path)
             self.give_up("disk")
             return
-        self._info = self._folder.begin(info)
+        self._info = self._folder.begin(self._shown(info))
         folder = self._folder.path / self._info.id
         self._events = open_private(folder / EVENTS)
         if self._settings.audio:
@@ -201,9 +201,10 @@ class _CallFile:
         self._close_files()
         if self._info is not None:
             kept = {"id": self._info.id, "part": self._info.part, "incomplete": self.incomplete}
-            if "collected" in self._settings.hide:
-                kept["collected"] = {}
-            self._folder.finish(msgspec.structs.replace(info, **kept))
+            self._folder.finish(msgspec.structs.replace(self._shown(info), **kept))
+
+    def _shown(self, info: CallInfo) -> CallInfo:
+        return msgspec.structs.replace(info, collected={}) if "collected" in self._settings.hide else info
 
     def give_up(self, why: str) -> None:
         """Write no more, but for the end."""
@@ -279,13 +280,16 @@ class _CallFile:
         return content
 
 
-def _to_builtins(content: msgspec.Struct, more: dict[str, Any]) -> dict[str, Any]:
-    """A line without values that are nested too deep to be written: they come from clients."""
+def _to_builtins(content: msgspec.Struct, more: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """A line and its bytes, without what cannot be written: deep values, and half a surrogate pair."""
     try:
         line: dict[str, Any] = msgspec.to_builtins(content) | more
-    except RecursionError:
-        line = {}
-    return line if line and not is_deep(line) else {"type": content.__struct_config__.tag, "omitted": True}
+        if not is_deep(line):
+            return line, len(msgspec.json.encode(line))
+    except (RecursionError, UnicodeEncodeError):
+        pass
+    line = {"type": content.__struct_config__.tag, "omitted": True}
+    return line, len(msgspec.json.encode(line))
 
 
 def _header(frames: int) -> bytes:

@@ -126,6 +126,28 @@ def test_hidden_parts_are_not_kept(disk):
     assert b"4111" not in everything
 
 
+def test_collected_values_of_a_moved_call_are_hidden_while_it_goes_on(disk):
+    moved = info(part=2, collected={"card": "4111"})
+    record = disk.writer.open(moved, RecordSettings(hide=["collected"]), 0.0)
+    disk.wait()
+    assert [one.collected for one in disk.folder.list()] == [{}]
+    record.finish(moved, 1.0)
+
+
+def test_text_that_is_no_unicode_is_left_out_and_no_failure(disk):
+    record = disk.record()
+    record.add_line("message", ToolResponse(call_id="c", output="\ud800"), 1.0)
+    record.add_line("event", Dtmf(digits="1"), 1.0, output="\ud800")
+    record.add_line("message", Dtmf(digits="1"), 1.0)
+    record.finish(disk.call, 2.0)
+    assert disk.close().incomplete == ""
+    assert [line.get("message") or line["event"] for line in disk.lines] == [
+        {"type": "tool_response", "omitted": True},
+        {"type": "dtmf", "omitted": True},
+        {"type": "dtmf", "digits": "1"},
+    ]
+
+
 def test_message_that_is_nested_too_deep_is_left_out_and_no_failure(disk):
     record = disk.record()
     output: list = []
