@@ -12,11 +12,14 @@ import msgspec
 
 from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
 from parley.agent.ports import Engines
+from parley.agent.turns import MAX_QUEUED
 from parley.agent.validation import check_prompt, check_start
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
+from parley.calls.folder import is_call_id
 from parley.calls.settings import Delivery
+from parley.checkpoint import QueuedText, Resume
 from parley.engines.base import Closable, Embedder, RemoteChat, Synthesizer
 from parley.engines.chat_fallback import ChatFallback, NamedChat, join_chats
 from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
@@ -76,6 +79,8 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
     definition = agent.file.definition
     if start.resume is None:
         start = _announce(definition.complete(start), definition, config)
+    elif not is_call_id(start.resume.state.call):  # it was not recorded so far
+        start = _announce_later(start, start.resume, definition)
     engines = replace(
         engines,
         server_tools=agent.tools,
@@ -87,11 +92,25 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
 
 def _announce(start: Start, definition: AgentDefinition, config: AgentConfig) -> Start:
     """A session that says first that it is recorded, if the definition has a text for that."""
-    consent = definition.recording.consent if definition.record else ""
+    consent = _consent(definition)
     if not consent:
         return start
     greeting = config.greeting if start.greeting is None else start.greeting
     return msgspec.structs.replace(start, greeting=f"{consent} {greeting}".rstrip())
+
+
+def _announce_later(start: Start, resume: Resume, definition: AgentDefinition) -> Start:
+    """A session that goes on, and says behind its turn under way that it is recorded."""
+    text = _consent(definition)
+    if not text:
+        return start
+    queued = [QueuedText(text=text, interruptible=False), *resume.state.queued]
+    state = msgspec.structs.replace(resume.state, queued=queued[:MAX_QUEUED])
+    return msgspec.structs.replace(start, resume=msgspec.structs.replace(resume, state=state))
+
+
+def _consent(definition: AgentDefinition) -> str:
+    return definition.recording.consent if definition.record else ""
 
 
 def agent_settings(definition: AgentDefinition, model: AgentModel | None, config: AgentConfig) -> AgentConfig:

@@ -69,6 +69,7 @@ class FollowedCall:
         self._checkpoints = start.checkpoints
         self._leaves = False
         self._opened = self.part > 1
+        self._connected = False
         self._webhooks = webhooks
         self._record: CallRecord | None = None
         if writer is not None:
@@ -90,7 +91,8 @@ class FollowedCall:
     def wants_summary(self) -> bool:
         """Whether a summary of the call is asked for, and can be made now that it is over."""
         ended = self._info.ended and not self._info.may_continue and self._info.reason != "shutdown"
-        return ended and self._webhooks is not None and self._webhooks.want_summary
+        wanted = self._webhooks is not None and self._webhooks.want_summary
+        return ended and wanted and self._connected
 
     def watch(self, tools: ServerTools | None) -> ServerTools | None:
         """The server's tools, whose results are kept."""
@@ -112,7 +114,7 @@ class FollowedCall:
             case protocol.Connected():
                 if not self._opened:
                     self._post("call.started")
-                self._opened = True
+                self._opened = self._connected = True
             case protocol.StepChanged():
                 self._change(step=event.step)
                 self._post("step.changed", step=event.step, previous=event.previous)

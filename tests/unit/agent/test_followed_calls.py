@@ -14,7 +14,8 @@ from parley.agents.reader import read_agent
 from parley.agents.registry import AgentRegistry, ServedAgent
 from parley.calls.folder import CallFolder, CallInfo
 from parley.calls.writing import CallWriter
-from parley.checkpoint import Resume
+from parley.chat import ChatMessage
+from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
 from parley.errors import InferenceError
 from parley.protocol import (
     Audio,
@@ -315,3 +316,23 @@ async def test_playback_reports_are_not_kept(recorded):
     call.send(Playback(response_id=done.response_id, played_ms=done.audio_ms))
     await call.end()
     assert recorded.lines("message") == []
+
+
+async def test_session_that_goes_on_with_no_recorded_call_says_that_it_is_recorded(recorded):
+    resume = Resume(state=SessionState(version=CHECKPOINT_VERSION))
+    call = await recorded.call(Start(agent="restaurant", resume=resume))
+    await call.end(ResponseDone)
+    assert [one.text for one in call.synthesizer.requests] == ["This call is recorded."]
+
+
+async def test_session_that_was_never_open_costs_no_summary(recorded, monkeypatch):
+    async def fail(*_):
+        raise InferenceError("no")
+
+    monkeypatch.setattr(FakeRecognizer, "start", fail)
+    said = HistoryState(messages=[ChatMessage(role="user", content="Hello.")])
+    state = SessionState(version=CHECKPOINT_VERSION, call="20260504-120000-0123456789abcdef", call_part=1)
+    resume = Resume(state=state, history=said)
+    call = await recorded.call(Start(agent="restaurant", resume=resume), webhooks=Hooks(want_summary=True))
+    await call.end(Closed)
+    assert not [one for one in call.chat.requests if one.request_id.endswith("-call")]
