@@ -383,7 +383,7 @@ class Conversation:
         return turn is not None and turn.generating
 
     def _on_step_due(self) -> None:
-        if not self.answering:
+        if not self.answering and not self._closed:
             self._enter_step()
 
     def _enter_step(self) -> bool:

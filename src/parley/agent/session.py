@@ -490,12 +490,11 @@ class AgentSession:
         if self._checkpoints is not None:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
-        tasks = [*tasks, *self._warmings]
         try:
             if closed.reason in _DECIDED:
                 await self._conversation.decide_at_end()
         finally:
-            await self._finish_close(closed, tasks, ending)
+            await self._finish_close(closed, [*tasks, *self._warmings], ending)
 
     async def _finish_close(
         self, closed: protocol.Closed, tasks: list[asyncio.Task[None]], ending: set[asyncio.Task[None]]

@@ -406,3 +406,16 @@ async def test_questions_that_read_differently_have_one_deadline():
     call.send(Text(text="hello"))
     await call.end(TurnMetrics)
     assert outcomes(call) == {"decided": 2, "failed": 1}
+
+
+async def test_a_decision_at_the_end_begins_no_step():
+    question = DecisionQuestion(name="solved", question="Was the problem solved?", at=["end"])
+    way = Transition(to="praise", decision=StepDecision(name="solved", value="yes"))
+    steps = [Step(name="help", instructions="Help.", next=[way]), Step(name="praise", instructions="Praise.")]
+    call = await ask([YES], start=Start(decisions=[question], steps=steps))
+    await call.wait_for(TurnMetrics)
+    warmed = len(call.chat.warmed)
+    await call.end()
+    assert [decision.name for decision in call.outlet.of(Decision)] == ["solved"]
+    assert [event.step for event in call.outlet.of(StepChanged)] == ["help"]
+    assert len(call.chat.warmed) == warmed
