@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -25,6 +26,8 @@ from parley.tools.addresses import GuardedTransport, make_client
 
 MAX_WAITING = 1000
 """Requests of one agent that are under way, or wait to be tried again; further ones are dropped."""
+MAX_BYTES = 16 * 1024 * 1024
+"""Of their bodies together."""
 RETRY_AFTER_S = (1.0, 5.0, 30.0, 120.0)
 """Between attempts."""
 LEAST_KEY = 24
@@ -87,6 +90,7 @@ class Webhooks:
             GuardedTransport(hosts, private_hosts, _MAX_ANSWER), timeout=httpx2.Timeout(None)
         )
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._bytes = 0
         self._places = asyncio.Semaphore(_AT_ONCE)
         self.on_begin: Callable[[], None] = lambda: None
         """Called before each delivery, and :attr:`on_end` behind it: their owner waits for them."""
@@ -103,20 +107,22 @@ class Webhooks:
         for webhook in self._webhooks:
             if event not in webhook.settings.events:
                 continue
-            if len(self._deliveries) >= MAX_WAITING:
-                _log.error("%s is not posted: %d requests of webhooks wait already", event, MAX_WAITING)
-                self._on_delivery("dropped")
-                continue
             shown = {
                 name: value for name, value in data.items() if name != "summary" or webhook.settings.summary
             }
             body = msgspec.json.encode({"type": event, "timestamp": to_iso(now), "data": shown})
+            if len(self._deliveries) >= MAX_WAITING or self._bytes + len(body) > MAX_BYTES:
+                count = len(self._deliveries)
+                _log.error("%s is not posted: %d requests of webhooks wait already", event, count)
+                self._on_delivery("dropped")
+                continue
+            self._bytes += len(body)
             self.on_begin()
             task = asyncio.create_task(
                 self._deliver(webhook, event, message_id, body), name=f"webhook {event} {message_id}"
             )
             self._deliveries.add(task)
-            task.add_done_callback(self._on_delivered)
+            task.add_done_callback(partial(self._on_delivered, len(body)))
 
     async def close(self) -> None:
         """Wait a few seconds for what is under way, and drop the rest."""
@@ -129,7 +135,8 @@ class Webhooks:
                 await asyncio.wait(late)
         await self._client.aclose()
 
-    def _on_delivered(self, task: asyncio.Task[None]) -> None:
+    def _on_delivered(self, size: int, task: asyncio.Task[None]) -> None:
+        self._bytes -= size
         self._deliveries.discard(task)
         self.on_end()
         if task.cancelled():

@@ -113,6 +113,16 @@ async def test_summary_is_posted_only_where_it_is_asked_for(http, hooks):
     assert [json.loads(one.body)["data"] for one in http.received] == [{}, {"summary": "A table was booked."}]
 
 
+async def test_bytes_of_waiting_events_are_bounded(http, hooks, monkeypatch):
+    monkeypatch.setattr(webhooks, "MAX_BYTES", 1_000)
+    made = hooks()
+    for size in (600, 600, 100):
+        made.post("call.ended", {"step": "x" * size})
+    await settle(made)
+    assert sorted(hooks.outcomes) == ["delivered", "delivered", "dropped"]
+    assert made._bytes == 0
+
+
 async def test_waiting_events_are_bounded(http, hooks, monkeypatch):
     monkeypatch.setattr(webhooks, "MAX_WAITING", 2)
     made = hooks()
