@@ -73,7 +73,8 @@ class FollowedCall:
         self._webhooks = webhooks
         self._record: CallRecord | None = None
         if writer is not None:
-            self._record = writer.open(self._info, settings, self._began)
+            sent_ms = start.resume.audio_ms if start.resume is not None else 0
+            self._record = writer.open(self._info, settings, self._began, sent_ms)
         self._said: dict[str, list[str]] = {}
         self._outputs: deque[tuple[str, Mapping[str, Any], ToolOutcome]] = deque(maxlen=_MAX_OUTPUTS)
 

@@ -59,17 +59,19 @@ class CallMixer:
     """Puts both sides on one clock, at 16 kHz; the user is the left channel, the agent the right one.
 
     :meth:`take` gives what is final. The clock begins at ``began``.
+
+    ``sent_ms``: where in all audio of the user the first chunk begins; not 0 where the call goes on.
     """
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, sent_ms: int = 0) -> None:
         self._began = began
         self._skew = 0
         self._buffer = np.zeros((_CAPACITY, 2), np.int16)
         self._base = 0  # frame of the buffer's first row
         self._clock = 0  # the agent's side is played up to here
         self._user_end = 0
-        self._user_frames = 0
-        self._anchors: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_MAX_ANCHORS)
+        self._user_frames = sent_ms * _PER_MS
+        self._anchors: deque[tuple[int, int]] = deque([(self._user_frames, 0)], maxlen=_MAX_ANCHORS)
         self._queue: deque[_Piece] = deque()
         self._played: deque[_Played] = deque()
         self._texts: deque[PlayedText] = deque()
@@ -82,10 +84,10 @@ class CallMixer:
         return self._frame(now) // _PER_MS
 
     def place(self, at_ms: int) -> int:
-        """A position in the audio that the user has sent, in milliseconds of the recording."""
+        """A position in the audio that the user has sent, in milliseconds of the recording; at least 0."""
         sent = at_ms * _PER_MS
         begin, at = next((one for one in reversed(self._anchors) if one[0] <= sent), self._anchors[0])
-        return (at + sent - begin) // _PER_MS
+        return max(0, at + sent - begin) // _PER_MS
 
     def add_user(self, audio: NDArray[np.int16] | int, now: float) -> Iterator[bytes]:
         """A chunk of the user's audio has come; a number: so many samples of it are left out.

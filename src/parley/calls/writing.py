@@ -57,9 +57,9 @@ class CallWriter:
         self._thread = threading.Thread(target=self._run, name="recordings of calls", daemon=True)
         self._thread.start()
 
-    def open(self, info: CallInfo, settings: RecordSettings, now: float) -> CallRecord:
-        """Begin to record a call; never waits."""
-        return CallRecord(self, info, settings, now)
+    def open(self, info: CallInfo, settings: RecordSettings, now: float, sent_ms: int = 0) -> CallRecord:
+        """Begin to record a call; never waits. ``sent_ms``: as :class:`parley.calls.mixing.CallMixer`."""
+        return CallRecord(self, info, settings, CallMixer(now, sent_ms))
 
     def put(self, size: int, job: Callable[[], None], *, is_last: bool = False) -> bool:
         """Have a job done; returns whether there was room for its ``size`` bytes (always for a last one)."""
@@ -106,9 +106,11 @@ class CallWriter:
 class CallRecord:
     """The recording of one call, on the side of its session. No method waits or fails."""
 
-    def __init__(self, writer: CallWriter, info: CallInfo, settings: RecordSettings, now: float) -> None:
+    def __init__(
+        self, writer: CallWriter, info: CallInfo, settings: RecordSettings, mixer: CallMixer
+    ) -> None:
         self._writer = writer
-        self._file = _CallFile(writer.folder, settings, now)
+        self._file = _CallFile(writer.folder, settings, mixer)
         self._full = False
         self._do(0, partial(self._file.begin, info))
 
@@ -155,10 +157,10 @@ class CallRecord:
 class _CallFile:
     """The files of one call, in the thread of the writer."""
 
-    def __init__(self, folder: CallFolder, settings: RecordSettings, now: float) -> None:
+    def __init__(self, folder: CallFolder, settings: RecordSettings, mixer: CallMixer) -> None:
         self._folder = folder
         self._settings = settings
-        self._mixer = CallMixer(now)
+        self._mixer = mixer
         self._info: CallInfo | None = None
         self._events: BufferedWriter | None = None
         self._audio: BufferedWriter | None = None

@@ -27,8 +27,8 @@ def spoken(offset_ms: int, samples: int, text: str = "", *, response: str = "r1"
 class Recorder:
     """A mixer, and all that it has given."""
 
-    def __init__(self) -> None:
-        self.mixer = CallMixer(BEGAN)
+    def __init__(self, sent_ms: int = 0) -> None:
+        self.mixer = CallMixer(BEGAN, sent_ms)
         self.raw = b""
 
     def until(self, second: float) -> None:
@@ -52,6 +52,13 @@ def spans(side: np.ndarray) -> list[tuple[float, float, int]]:
     borders = [0, *(np.flatnonzero(np.diff(side.astype(np.int32))) + 1), len(side)]
     found = [(begin / RATE, end / RATE, int(side[begin])) for begin, end in pairwise(borders)]
     return [one for one in found if one[2]]
+
+
+def test_positions_of_a_call_that_goes_on_are_those_of_its_recording():
+    call = Recorder(sent_ms=300_000)
+    for number in range(1, 11):
+        call.hears(chunk(number), number / 10)
+    assert [call.mixer.place(at_ms) for at_ms in (299_000, 300_000, 300_500)] == [0, 0, 500]
 
 
 def test_user_whose_audio_comes_in_time_is_heard_without_gaps():
