@@ -491,7 +491,10 @@ class AgentSession:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
         try:
-            if closed.reason in _DECIDED:
+            # A client that was asked to leave goes on elsewhere.
+            may_leave = self._checkpoints is not None and self._time_left_ms is not None
+            leaves = may_leave and closed.reason == "ended"
+            if closed.reason in _DECIDED and not leaves:
                 await self._conversation.decide_at_end()
         finally:
             await self._finish_close(closed, [*tasks, *self._warmings], ending)

@@ -275,6 +275,16 @@ async def test_a_call_in_which_nothing_was_said_has_no_decisions_at_its_end():
     assert call.chat.asked == []
 
 
+@pytest.mark.parametrize(("checkpoints", "asked"), [(True, 0), (False, 1)])
+async def test_a_call_that_leaves_a_stopping_server_has_not_ended(checkpoints, asked):
+    question = DecisionQuestion(name="solved", question="Was the problem solved?", at=["end"])
+    call = await ask([YES], start=Start(decisions=[question], checkpoints=checkpoints))
+    await call.wait_for(TurnMetrics)
+    call.host.drain(10.0)
+    await call.end()
+    assert len(call.chat.asked) == asked
+
+
 async def test_a_late_decision_does_not_keep_the_session_open():
     question = DecisionQuestion(name="solved", question="Was the problem solved?", at=["end"])
     call = await ask(start=Start(decisions=[question]))
