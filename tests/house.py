@@ -89,7 +89,8 @@ def shared_names(modules: list[Module]) -> dict[str, list[str]]:
 
 def texts_of(folder: Path, pattern: str = "*.py") -> list[str]:
     """The files in a folder, without what tools keep there."""
-    return [path.read_text("utf-8") for path in folder.rglob(pattern) if "__pycache__" not in path.parts]
+    kept = {"__pycache__", "node_modules"}
+    return [path.read_text("utf-8") for path in folder.rglob(pattern) if kept.isdisjoint(path.parts)]
 
 
 def lines_of(texts: Iterable[str]) -> int:
