@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from rich.console import Console
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     name: str = args.name
     if not is_agent_name(name):
         raise UsageError(f"{name!r}: {AGENT_NAME_RULE}")
-    if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
+    if name in sys.stdlib_module_names or name in packages_distributions():
         raise UsageError(f"{name!r}: {name}.py would hide the Python module {name}")
     kind = args.like or (name if name in _KINDS else _KINDS[0])
     folder = Path(name)
