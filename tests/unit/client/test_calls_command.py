@@ -72,6 +72,14 @@ def test_calls_are_listed_newest_first(folder, capsys):
     assert parley(capsys, "calls", "list", "--agent", "clinic")[1] == "No calls are recorded here.\n"
 
 
+def test_folder_of_the_servers_setting_is_the_default(folder, capsys, monkeypatch, tmp_path):
+    call = record(folder)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS", str(folder.path))
+    assert call in parley(capsys, "calls", "list", "--json")[1]
+
+
 def test_call_is_shown_by_time_without_what_terminals_obey(folder, capsys):
     status, out, _ = parley(capsys, "calls", "show", record(folder))
     assert status == 0

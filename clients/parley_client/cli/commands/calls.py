@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -24,6 +25,7 @@ EXAMPLES = """\
   parley calls export 20260504-120000-0f3a9c2b7e0d4411 --out call
                                                  its audio and events, as files of a new folder
   parley calls delete 20260504-120000-0f3a9c2b7e0d4411"""
+_FOLDER = "PARLEY_VOICE_AGENT_CALLS"
 HELP = "list, show, export and delete the calls that a server has recorded"
 
 
@@ -47,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--folder",
             type=Path,
-            default=Path(DEFAULT_FOLDER),
-            help=f"of the setting `calls` of voice_agent (default: {DEFAULT_FOLDER})",
+            default=Path(os.environ.get(_FOLDER) or DEFAULT_FOLDER),
+            help=f"of the setting `calls` of voice_agent (default: {_FOLDER}, else {DEFAULT_FOLDER})",
         )
 
 
