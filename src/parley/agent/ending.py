@@ -16,7 +16,7 @@ import msgspec
 from parley.agent.memory import ToolRound
 from parley.chat import ToolCall
 from parley.protocol import Closed, EndingOptions, Tool, Transfer, TransferTarget
-from parley.tools.base import ReportProgress, ToolOutcome
+from parley.tools.base import InstantTools, ToolOutcome
 
 END_CALL = "end_call"
 TRANSFER = "transfer"
@@ -44,7 +44,7 @@ TRANSFER_NOTE = "The user is connected after your answer. Say so to the user in 
 """For the language model, which has written no words with its call of ``transfer``."""
 
 
-class EndingTools:
+class EndingTools(InstantTools):
     """The tools of a session's options; see :class:`parley.tools.base.ServerTools`.
 
     ``language``: what the agent speaks.
@@ -61,23 +61,9 @@ class EndingTools:
         self.names = frozenset(tool.name for tool in tools)
         """Their names."""
 
-    def timeout_s(self, name: str) -> float | None:  # noqa: ARG002 - of the protocol
-        """They return at once."""
-        return None
-
-    async def call(
-        self,
-        name: str,  # noqa: ARG002 - of the protocol
-        arguments: Mapping[str, Any],  # noqa: ARG002
-        *,
-        traceparent: str = "",  # noqa: ARG002
-        on_progress: ReportProgress | None = None,  # noqa: ARG002
-    ) -> ToolOutcome:
+    def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:  # noqa: ARG002 - of the base class
         """Accept a call; :meth:`closed` is what comes of it."""
         return ToolOutcome(_OUTCOME)
-
-    async def close(self) -> None:
-        """Nothing runs."""
 
     def closed(self, call: ToolCall) -> Closed | None:
         """The session's last event after an accepted call; None: its tool or target is not there."""

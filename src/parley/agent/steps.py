@@ -17,7 +17,7 @@ from parley.chat import ToolCall
 from parley.errors import InvalidMessageError
 from parley.names import suggest_name
 from parley.protocol import Decision, Start, Step, StepChanged, Tool, Transition
-from parley.tools.base import ReportProgress, ToolOutcome
+from parley.tools.base import InstantTools, ToolOutcome
 
 GO_TO_STEP = "go_to_step"
 _DESCRIPTION = (
@@ -25,7 +25,7 @@ _DESCRIPTION = (
 )
 
 
-class Steps:
+class Steps(InstantTools):
     """The steps of a session's options, and :class:`parley.tools.base.ServerTools` to change them.
 
     ``on_due`` is called when a step is to begin for another reason than a call of the tool.
@@ -94,27 +94,13 @@ class Steps:
         ways = [way for way in self.current.next if way.when] if self.current is not None else []
         return [_make_tool(ways)] if ways else []
 
-    def timeout_s(self, name: str) -> float | None:  # noqa: ARG002 - of the protocol
-        """It returns at once."""
-        return None
-
-    async def call(
-        self,
-        name: str,  # noqa: ARG002 - of the protocol
-        arguments: Mapping[str, Any],
-        *,
-        traceparent: str = "",  # noqa: ARG002
-        on_progress: ReportProgress | None = None,  # noqa: ARG002
-    ) -> ToolOutcome:
+    def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Let a step begin behind the calls of this round."""
         step = arguments["step"]
         if self._outcomes.next_step not in ("", step):
             return ToolOutcome.failed(f"the step {self._outcomes.next_step} begins now")
         self._outcomes.request_step(step)
         return ToolOutcome(_outcome(step))
-
-    async def close(self) -> None:
-        """Nothing runs."""
 
 
 def forget_transitions(rounds: Sequence[ToolRound], built_in: Collection[str]) -> None:

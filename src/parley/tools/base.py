@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -98,3 +99,29 @@ class ServerTools(Protocol):
     async def close(self) -> None:
         """End what runs, and close all connections; safe to call twice."""
         ...
+
+
+class InstantTools(ABC):
+    """The part of :class:`ServerTools` that tools share which act on their session alone, and at once."""
+
+    def timeout_s(self, name: str) -> float | None:  # noqa: ARG002 - of the protocol
+        """None: no call waits."""
+        return None
+
+    async def call(
+        self,
+        name: str,  # noqa: ARG002 - of the protocol
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",  # noqa: ARG002
+        on_progress: ReportProgress | None = None,  # noqa: ARG002
+    ) -> ToolOutcome:
+        """See :class:`ServerTools`."""
+        return self.act(arguments)
+
+    @abstractmethod
+    def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """Do what the call asks for."""
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing else
+        """End nothing: no call waits."""

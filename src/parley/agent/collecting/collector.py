@@ -21,7 +21,7 @@ from parley.errors import InvalidMessageError
 from parley.languages import primary_language
 from parley.names import suggest_name
 from parley.protocol import CollectField, Start, Tool, Transcript
-from parley.tools.base import ReportProgress, ToolOutcome
+from parley.tools.base import InstantTools, ToolOutcome
 
 COLLECT = "collect"
 _ASK = "ask"
@@ -37,7 +37,7 @@ _GIVEN_UP = "The value of {} could not be understood. Say so, and go on without 
 _log = logging.getLogger(__name__)
 
 
-class Collector:
+class Collector(InstantTools):
     """The fields of a session, and :class:`parley.tools.base.ServerTools` to ask for them.
 
     Args:
@@ -74,26 +74,12 @@ class Collector:
         fields = [one for one in self._fields if offered is None or one.name in offered]
         return [_make_tool(fields)] if fields else []
 
-    def timeout_s(self, name: str) -> float | None:  # noqa: ARG002 - of the protocol
-        """It returns at once."""
-        return None
-
-    async def call(
-        self,
-        name: str,  # noqa: ARG002 - of the protocol
-        arguments: Mapping[str, Any],
-        *,
-        traceparent: str = "",  # noqa: ARG002
-        on_progress: ReportProgress | None = None,  # noqa: ARG002
-    ) -> ToolOutcome:
+    def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Ask for a field: the user's next turns are read as its value."""
         question = self._dialogue.ask(arguments["field"])
         self._heard.clear()
         self._on_change()
         return ToolOutcome({_ASK: question})
-
-    async def close(self) -> None:
-        """Nothing runs."""
 
     # --- the user's turns -------------------------------------------------------------------
 
