@@ -9,14 +9,14 @@ PLACES = _LETTER, _DIGIT, _EITHER = "A", "9", "?"
 _BASE_36 = 36
 
 
-def _has_digits_alone(code: str) -> bool:
+def has_digits_alone(code: str) -> bool:
     """Whether all of it are digits of ASCII; other digits of Unicode are in no code."""
     return code.isascii() and code.isdecimal()
 
 
 def luhn(code: str) -> bool:
     """Numbers of payment cards and the like."""
-    if not _has_digits_alone(code) or len(code) < 2:
+    if not has_digits_alone(code) or len(code) < 2:
         return False
     doubled = [int(digit) * (1 + index % 2) for index, digit in enumerate(reversed(code))]
     return sum(one // 10 + one % 10 for one in doubled) % 10 == 0
@@ -31,7 +31,7 @@ def iban(code: str) -> bool:
 
 def isbn(code: str) -> bool:
     """Books: ISBN-10 or ISBN-13."""
-    if len(code) == 10 and _has_digits_alone(code.removesuffix("X")):
+    if len(code) == 10 and has_digits_alone(code.removesuffix("X")):
         digits = [10 if one == "X" else int(one) for one in code]
         return sum(weight * digit for weight, digit in zip(range(10, 0, -1), digits, strict=True)) % 11 == 0
     return len(code) == 13 and code[:3] in ("978", "979") and ean(code)
@@ -39,7 +39,7 @@ def isbn(code: str) -> bool:
 
 def ean(code: str) -> bool:
     """Articles: EAN-8, UPC-A or EAN-13."""
-    if len(code) not in (8, 12, 13) or not _has_digits_alone(code):
+    if len(code) not in (8, 12, 13) or not has_digits_alone(code):
         return False
     return sum(int(digit) * (1 + 2 * (index % 2)) for index, digit in enumerate(reversed(code))) % 10 == 0
 
@@ -58,7 +58,7 @@ def fits(character: str, place: str) -> bool:
     if place == _LETTER:
         return character.isalpha()
     if place == _DIGIT:
-        return _has_digits_alone(character)
+        return has_digits_alone(character)
     return place == _EITHER or character == place.upper()
 
 

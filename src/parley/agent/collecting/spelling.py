@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from heapq import heappop, heappush
 
+from parley.agent.collecting.checks import has_digits_alone
+
 _ALPHABET = (
     "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima mike november oscar papa "
     "quebec romeo sierra tango uniform victor whiskey xray yankee zulu"
@@ -54,6 +56,7 @@ _FILLERS = frozenset(
     "customer ticket postcode zip serial slash thanks".split()
 )
 _AS_IN = frozenset({"as", "has", "for", "in", "like"})
+_IGNORED = _FILLERS | _TIMES.keys() | _AS_IN
 _AS = frozenset({"as", "has", "is", "was"})
 _IN = frozenset({"in", "an", "and"})
 _MISHEARD = "isn't"
@@ -135,7 +138,7 @@ def spell(text: str, *, letters: bool, confidence: float = 1.0) -> Spelled:
         found = reader.read(at, begun=bool(groups))
         if found is not None:
             groups += found[0]
-        elif tokens[at].lower() not in _FILLERS | _TIMES.keys() | _AS_IN:
+        elif tokens[at].lower() not in _IGNORED:
             rest.append(tokens[at])
         at = at + 1 if found is None else found[1]
     return Spelled(tuple(groups), tuple(rest))
@@ -224,7 +227,7 @@ class _Reader:
 
     def _digits(self, at: int) -> tuple[list[Group], int] | None:
         word, after = self.word(at), self.word(at + 1)
-        if word.isdecimal() and word.isascii():
+        if has_digits_alone(word):
             return self._written(word), at + 1
         if word in _TEENS:
             return [self._ten(_TEENS[word])], at + 1
