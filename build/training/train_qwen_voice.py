@@ -17,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from qwen_gguf.conversion import find
 from qwen_gguf.source import Source
 from qwen_voice import adapter
 from qwen_voice.adapter import load_base
+from qwen_voice.agents import load_agents
 from qwen_voice.dialogues import Dialogues
 from qwen_voice.library import load_talk, load_tools
 from qwen_voice.packing import Packer, Row
@@ -42,18 +44,37 @@ BASE = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 RANK = 8
 ALPHA = 16
 """The shipped adapter has 13: it calls as well, and fewer facts are lost."""
-FIRST_LAYER = 4
-"""Layers before it stay as they are: they read words, and training them costs time."""
-PEAK_RATE = 2e-4
 WARM_UP_STEPS = 10
-STEPS = 240
-ROWS_PER_STEP = 4
-TOKENS_PER_ROW = 700
 MOST_CONVERSATIONS = 16
-CHECKED = 12
-"""Sessions of another seed, on which the loss is measured."""
 SAVE_SECONDS = 600
 LOG_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Course:
+    """How an adapter is trained."""
+
+    base: str = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+    """Name of the base model in the adapter's configuration."""
+    first_layer: int = 4
+    """Layers before it stay as they are: they read words, and training them costs time."""
+    steps: int = 240
+    minutes: float = 0
+    """Training ends after so many; 0: after ``steps``."""
+    rows: int = 4
+    """Sessions of a step."""
+    tokens: int = 700
+    """Of a session, from which on no further conversation is added."""
+    checked: int = 12
+    """Sessions of another seed, on which the loss is measured."""
+    rate: float = 2e-4
+    """The largest learning rate."""
+    seed: int = 1
+    """Of the dialogues."""
+
+    def done(self, step: int, elapsed: float) -> float:
+        """The part of the course that is over after ``elapsed`` seconds; 1: all of it."""
+        return min(1.0, elapsed / (60 * self.minutes) if self.minutes else step / self.steps)
 
 
 def row_loss(model: Qwen2ForCausalLM, row: Row) -> Tensor:
@@ -73,15 +94,13 @@ def mean_loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> float:
     return total / sum(int(row.learned.sum()) for row in rows)
 
 
-def rate(peak: float, step: int, steps: int) -> float:
-    """Learning rate of a step."""
-    fall = max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
+def rate(peak: float, step: int, done: float) -> float:
+    """Learning rate of a step; ``done``: the part of the course that is over."""
+    fall = max(0.05, 0.5 * (1 + math.cos(math.pi * done)))
     return peak * min(1.0, (step + 1) / WARM_UP_STEPS) * fall
 
 
-def train(
-    source: Path, tokens: Path, out: Path, *, begin: Path | None, steps: int, peak: float, seed: int
-) -> None:
+def train(source: Path, tokens: Path, out: Path, *, begin: Path | None, course: Course) -> None:
     """Train, and write the adapter.
 
     Args:
@@ -89,31 +108,30 @@ def train(
         tokens: folder of the tokenizer that was made of them.
         out: folder of the adapter.
         begin: an adapter to go on with; None: a new one.
-        steps: of training.
-        peak: the largest learning rate.
-        seed: of the dialogues.
+        course: how it is trained.
     """
+    seed = course.seed
     torch.manual_seed(seed)
     model = load_base(Source(find(source)), tokens)
-    adapters = adapter.adapt(model, FIRST_LAYER, RANK, ALPHA)
+    adapters = adapter.adapt(model, course.first_layer, RANK, ALPHA)
     if begin:
         adapter.load(adapters, begin)
     trained = list(adapter.parameters(adapters))
-    layers = range(FIRST_LAYER, model.config.num_hidden_layers)
+    layers = range(course.first_layer, model.config.num_hidden_layers)
     print(f"{sum(one.numel() for one in trained) / 1e6:.1f} million parameters are trained", flush=True)
     packer, tools, talk = Packer(AutoTokenizer.from_pretrained(tokens)), load_tools(), load_talk()
-    drawn, other = (Dialogues(tools, talk, system_prompt(), one) for one in (seed, seed + 1))
-    unseen = [packer.pack(other.session(MOST_CONVERSATIONS), TOKENS_PER_ROW) for _ in range(CHECKED)]
+    drawn, other = (Dialogues(tools, talk, load_agents(), system_prompt(), one) for one in (seed, seed + 1))
+    unseen = [packer.pack(other.session(MOST_CONVERSATIONS), course.tokens) for _ in range(course.checked)]
     print(f"loss before: {mean_loss(model, unseen):.3f}", flush=True)
-    optimizer = torch.optim.AdamW(trained, lr=peak, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=course.rate, betas=(0.9, 0.98), weight_decay=0.0)
     began = saved = time.monotonic()
-    seen = 0
-    for step in range(steps):
+    seen = step = 0
+    while (done := course.done(step, time.monotonic() - began)) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = rate(peak, step, steps)
-        sessions = [drawn.session(MOST_CONVERSATIONS) for _ in range(ROWS_PER_STEP)]
+            group["lr"] = rate(course.rate, step, done)
+        sessions = [drawn.session(MOST_CONVERSATIONS) for _ in range(course.rows)]
         packer.check(sessions[0])
-        rows = [packer.pack(session, TOKENS_PER_ROW) for session in sessions]
+        rows = [packer.pack(session, course.tokens) for session in sessions]
         learned = sum(int(row.learned.sum()) for row in rows)
         total = 0.0
         for row in rows:
@@ -125,16 +143,17 @@ def train(
         optimizer.zero_grad()
         seen += sum(row.ids.numel() for row in rows)
         elapsed = time.monotonic() - began
-        if (step + 1) % LOG_STEPS == 0:
+        step += 1
+        if step % LOG_STEPS == 0:
             print(
-                f"{elapsed:5.0f} s  step {step + 1}  loss {total:.3f}  {seen / elapsed:.0f} tokens/s",
+                f"{elapsed:5.0f} s  step {step}  loss {total:.3f}  {seen / elapsed:.0f} tokens/s",
                 flush=True,
             )
         if time.monotonic() - saved > SAVE_SECONDS:
-            adapter.save(adapters, out, BASE, layers)
+            adapter.save(adapters, out, course.base, layers)
             saved = time.monotonic()
     print(f"loss of other dialogues {mean_loss(model, unseen):.3f}", flush=True)
-    adapter.save(adapters, out, BASE, layers)
+    adapter.save(adapters, out, course.base, layers)
 
 
 def system_prompt() -> str:
@@ -156,22 +175,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder made of it")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--begin", type=Path, metavar="FOLDER", help="go on with this adapter")
-    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="the largest learning rate")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seed", type=int, default=1)
+    usual = Course()
+    parser.add_argument("--base", default=usual.base, help="name of the base model")
+    parser.add_argument(
+        "--first-layer", type=int, default=usual.first_layer, help="the first that is trained"
+    )
+    parser.add_argument("--steps", type=int, default=usual.steps)
+    parser.add_argument("--minutes", type=float, default=usual.minutes, help="train so long, not --steps")
+    parser.add_argument("--rows", type=int, default=usual.rows, help="sessions of a step")
+    parser.add_argument("--tokens", type=int, default=usual.tokens, help="of a session, about")
+    parser.add_argument("--checked", type=int, default=usual.checked, help="sessions for measuring the loss")
+    parser.add_argument("--rate", type=float, default=usual.rate, help="the largest learning rate")
+    parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
+    course = Course(**{name: getattr(args, name) for name in Course.__dataclass_fields__})
     try:
-        train(
-            args.source,
-            args.tokenizer,
-            args.out,
-            begin=args.begin,
-            steps=args.steps,
-            peak=args.rate,
-            seed=args.seed,
-        )
+        train(args.source, args.tokenizer, args.out, begin=args.begin, course=course)
     except (ExportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

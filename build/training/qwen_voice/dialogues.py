@@ -13,13 +13,13 @@ from typing import Any
 
 from parley.chat import ChatMessage, ToolCall
 from parley.protocol import Tool
-from qwen_voice.library import Pair, Persona, Request, Talk, ToolKind
+from qwen_voice.agents import Agents
+from qwen_voice.library import Pair, Persona, Request, Talk, ToolKind, assistant
 from qwen_voice.slots import Value
 
 _SLOT = re.compile(r"\{(\w+)\}")
-_UNSPOKEN = re.compile(r'["\n\r*#_`<>|{}\[\]\\]')
-"""What the grammar of answers does not allow (parley.llm.python_calls.format)."""
 _MOST_TOOLS = 5
+_OF_AGENTS = 0.6
 _FILLERS = ("Um, ", "Okay, ", "So, ", "Right, ", "Well, ", "Hey, ", "Uh, ", "Hi, ", "Yes, ", "And ")
 _CORRECTIONS = ("No, ", "Sorry, ", "Sorry, I meant ", "Wait, ", "Actually, ", "Hmm, ")
 _REFUSALS = (
@@ -57,19 +57,23 @@ class Dialogues:
     Args:
         tools: all kinds of tools.
         talk: all that needs none.
-        system: the agent's own system prompt, which a third of the sessions have.
+        agents: those that more than half of the sessions are of.
+        system: the agent's own system prompt, which a third of the other sessions have.
         seed: the same seed gives the same sessions.
     """
 
-    def __init__(self, tools: Sequence[ToolKind], talk: Talk, system: str, seed: int) -> None:
+    def __init__(self, tools: Sequence[ToolKind], talk: Talk, agents: Agents, system: str, seed: int) -> None:
         self._tools = list(tools)
         self._talk = talk
+        self._agents = agents
         self._system = system
         self._random = random.Random(seed)
 
     def session(self, conversations: int) -> Session:
         """The next session."""
         r = self._random
+        if r.random() < _OF_AGENTS:
+            return self._agent_session(conversations)
         persona = r.choice(self._talk.personas) if r.random() < 0.2 else None
         if persona:
             system = persona.prompt
@@ -78,6 +82,13 @@ class Dialogues:
         bound = [] if r.random() < 0.15 else [self._bind(kind) for kind in self._some_tools()]
         drawn = [self._conversation(bound, persona) for _ in range(conversations)]
         return Session(system, [one.tool for one in bound], drawn)
+
+    def _agent_session(self, conversations: int) -> Session:
+        r, agents = self._random, self._agents
+        kind = r.choice(agents.kinds)
+        tools = [*kind.tools, *agents.endings(r)]
+        drawn = [agents.conversation(kind, tools, self._user, r) for _ in range(conversations)]
+        return Session(r.choice(kind.instructions), tools, drawn)
 
     def _some_tools(self) -> list[ToolKind]:
         """A few, often of one area: those are easily mistaken for each other."""
@@ -215,17 +226,6 @@ class Dialogues:
         elif style < 0.26:
             text = text.rstrip(".?!")
         return ChatMessage(role="user", content=text)
-
-
-def assistant(text: str) -> ChatMessage:
-    """Something said.
-
-    Raises:
-        ValueError: the grammar of answers would not let it be said.
-    """
-    if not text or not text[0].isalnum() or _UNSPOKEN.search(text):
-        raise ValueError(f"{text!r} cannot be said")
-    return ChatMessage(role="assistant", content=text)
 
 
 def _arguments(kind: ToolKind, request: Request, values: dict[str, Value]) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parley.chat import ChatMessage
 from qwen_voice.slots import Value, fill
 
 FOLDER = Path(__file__).parent
 _TYPES = ("string", "integer", "number", "boolean")
+_UNSPOKEN = re.compile(r'["\n\r*#_`<>|{}\[\]\\]')
+"""What the grammar of answers does not allow (parley.llm.python_calls.format)."""
 Pair = tuple[str, str]
 
 
@@ -110,12 +114,23 @@ def load_talk() -> Talk:
     )
 
 
+def assistant(text: str) -> ChatMessage:
+    """Something said.
+
+    Raises:
+        ValueError: the grammar of answers would not let it be said.
+    """
+    if not text or not text[0].isalnum() or _UNSPOKEN.search(text):
+        raise ValueError(f"{text!r} cannot be said")
+    return ChatMessage(role="assistant", content=text)
+
+
 def _tool(area: str, read: dict[str, Any]) -> ToolKind:
     return ToolKind(
         area=area,
         names=tuple(read["names"]),
         about=tuple(read["about"]),
-        arguments=tuple(_argument(name, described) for name, described in read["args"].items()),
+        arguments=tuple(read_argument(name, described) for name, described in read["args"].items()),
         slots=read.get("slots", {}),
         calls=tuple(Request(one, {}) if isinstance(one, str) else Request(*one) for one in read["calls"]),
         follow=tuple(read.get("follow", ())),
@@ -125,7 +140,8 @@ def _tool(area: str, read: dict[str, Any]) -> ToolKind:
     )
 
 
-def _argument(name: str, described: str) -> Argument:
+def read_argument(name: str, described: str) -> Argument:
+    """An argument from its line in a file: ``name?`` and ``TYPE: description``."""
     kind, _, about = (part.strip() for part in described.partition(":"))
     schema: dict[str, Any]
     if "|" in kind:

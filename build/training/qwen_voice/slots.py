@@ -162,6 +162,21 @@ def _time24(r: random.Random) -> Value:
     return Value(spoken, f"{hour:02}:{minute:02}")
 
 
+def _hour(r: random.Random, low: float, high: float) -> Value:
+    """A time in opening hours, which say whether it is morning or evening."""
+    hour, minute = r.randint(int(low), int(high) - 1), r.choice((0, 0, 0, 15, 30, 30, 45))
+    plain, after = (hour - 1) % 12 + 1, hour % 12 + 1
+    half = "pm" if hour >= 12 else "am"
+    name = words(plain)
+    spoken = {
+        0: (name, f"{name} o'clock", str(plain), f"{plain} {half}", f"{name} {half}"),
+        15: (f"quarter past {name}", f"a quarter past {name}", f"{plain}:15", f"{plain}:15 {half}"),
+        30: (f"half past {name}", f"half past {name}", f"{name} thirty", f"{plain}:30", f"{plain}:30 {half}"),
+        45: (f"quarter to {words(after)}", f"a quarter to {words(after)}", f"{plain}:45"),
+    }
+    return Value(r.choice(spoken[minute]), f"{hour:02}:{minute:02}")
+
+
 def _day(r: random.Random) -> Value:
     soon = ("today", "tomorrow", "the day after tomorrow", "tonight", "this weekend")
     day = r.choice(_LISTS["days"])
@@ -244,7 +259,9 @@ _KINDS: dict[str, Callable[..., Value]] = {
     "code": _code,
     "time": _time,
     "time24": _time24,
+    "hour": _hour,
     "day": _day,
+    "weekday": _same(_LISTS["days"]),
     "date": _date,
     "month": _same(_LISTS["months"]),
     "year": lambda r: Value(*[str(r.randint(1960, 2030))] * 2),

@@ -20,8 +20,9 @@ from parley.llm.replies import ParsedCall, TextPiece
 from qwen_gguf.source import Source
 from qwen_voice import adapter
 from qwen_voice.adapter import load_base
-from qwen_voice.dialogues import Dialogues, assistant
-from qwen_voice.library import load_talk, load_tools
+from qwen_voice.agents import load_agents
+from qwen_voice.dialogues import Dialogues
+from qwen_voice.library import assistant, load_talk, load_tools
 from qwen_voice.packing import Packer
 from qwen_voice.slots import fill, words
 
@@ -39,8 +40,13 @@ def talk():
 
 
 @pytest.fixture(scope="module")
-def sessions(tools, talk):
-    drawn = Dialogues(tools, talk, SYSTEM, seed=3)
+def agents():
+    return load_agents()
+
+
+@pytest.fixture(scope="module")
+def sessions(tools, talk, agents):
+    drawn = Dialogues(tools, talk, agents, SYSTEM, seed=3)
     return [drawn.session(8) for _ in range(300)]
 
 
@@ -126,8 +132,8 @@ def test_learned_answers_are_readable_by_the_parser(sessions):
     assert packer_sees > 300
 
 
-def test_the_same_seed_draws_the_same(tools, talk):
-    first, second, third = (Dialogues(tools, talk, SYSTEM, seed=seed) for seed in (1, 1, 2))
+def test_the_same_seed_draws_the_same(tools, talk, agents):
+    first, second, third = (Dialogues(tools, talk, agents, SYSTEM, seed=seed) for seed in (1, 1, 2))
     assert [first.session(3).system for _ in range(20)] == [second.session(3).system for _ in range(20)]
     assert first.session(3).conversations != third.session(3).conversations
 
@@ -250,13 +256,10 @@ def test_a_trained_adapter_is_what_the_converter_merges(small, tmp_path):
 
 def test_training_lowers_the_loss_and_leaves_an_adapter(small, tmp_path, monkeypatch, capsys):
     source, tokens = small
-    monkeypatch.setattr(train_qwen_voice, "CHECKED", 2)
-    monkeypatch.setattr(train_qwen_voice, "ROWS_PER_STEP", 1)
-    monkeypatch.setattr(train_qwen_voice, "TOKENS_PER_ROW", 400)
-    monkeypatch.setattr(train_qwen_voice, "FIRST_LAYER", 0)
     out = tmp_path / "adapter"
     usual = ["--source", str(source), "--tokenizer", str(tokens), "--rate", "0.02"]
-    usual += ["--threads", str(torch.get_num_threads())]
+    usual += ["--threads", str(torch.get_num_threads()), "--base", "small"]
+    usual += ["--checked", "2", "--rows", "1", "--tokens", "400", "--first-layer", "0"]
     assert train_qwen_voice.main([*usual, "--out", str(out), "--steps", "12"]) == 0
     printed = capsys.readouterr().out
     before = float(re.search(r"loss before: ([\d.]+)", printed)[1])
