@@ -2,6 +2,8 @@
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from transformers import AutoTokenizer
 
 import train_qwen_voice
 from export import main as export
+from parley.chat import ChatMessage
 from parley.llm.python_calls.format import CallStream
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.replies import ParsedCall, TextPiece
@@ -82,6 +85,41 @@ def test_none_of_the_tools_is_in_a_set_that_measures_what_was_not_trained(tools,
         assert not {text for text in said & asked if len(text.split()) > 4}
 
 
+def phrases(texts, words=8):
+    """All runs of so many words."""
+    split = [re.findall(r"[a-z0-9']+", text.lower()) for text in texts]
+    return {tuple(one[i : i + words]) for one in split for i in range(len(one) - words + 1)}
+
+
+def test_nothing_of_the_examples_was_trained(talk, tools, agents):
+    """Their pass rates are those of agents that the model has not seen."""
+    folder = Path(__file__).parents[3] / "examples" / "agents"
+    code = "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    defined = set(re.findall(r"@tool\ndef (\w+)", code))
+    asked = [
+        exchange["say"]
+        for path in sorted(folder.glob("*.tests.toml"))
+        for scenario in tomllib.loads(path.read_text())["scenario"]
+        for exchange in scenario["exchange"]
+    ]
+    assert len(defined) >= 7
+    assert len(asked) >= 30
+    assert not defined & {tool.name for kind in agents.kinds for tool in kind.tools}
+    assert not defined & {name for kind in tools for name in kind.names}
+    flows = "\n".join(flow for kind in agents.kinds for flow in kind.flows).splitlines()
+    said = {line.removeprefix("> ") for line in flows if line.startswith(">")}
+    said |= {pair[0] for pair in (*talk.open, *talk.fixed, *(p for one in talk.personas for p in one.pairs))}
+    said |= {request.text for kind in tools for request in kind.calls}
+    said |= {line[0] for line in (*agents.closings, *agents.people, *agents.thanks)}
+    assert {line for line in said & set(asked) if len(line.split()) > 1} == set()
+    prompts = [text for kind in agents.kinds for text in kind.instructions]
+    prompts += [persona.prompt for persona in talk.personas]
+    written = re.findall(r"instructions=\((.*?)\n    \)", code, re.DOTALL)
+    assert len(written) == 3
+    ours = phrases(re.sub(r'"\s*"', "", text) for text in written)
+    assert ours & phrases(prompts) == set()
+
+
 def test_every_call_is_complete_and_fits_its_tool(sessions):
     calls = 0
     for session in sessions:
@@ -94,6 +132,31 @@ def test_every_call_is_complete_and_fits_its_tool(sessions):
                 assert call.arguments.keys() <= schema["properties"].keys()
                 assert set(schema["required"]) <= call.arguments.keys()
     assert calls > 500
+
+
+def test_every_call_of_an_agent_follows_what_it_knows(agents):
+    """Figures of an answer were said, returned, or are in the instructions."""
+    import random
+
+    def said(text):
+        return ChatMessage(role="user", content=text)
+
+    def figures(text):
+        of_day = {int(hour) % 12 for hour in re.findall(r"(\d\d):\d\d", text)}
+        return set(map(int, re.findall(r"\d+", text))) | of_day | ({12} if 0 in of_day else set())
+
+    r = random.Random(5)
+    assert len(agents.kinds) >= 8
+    for kind in agents.kinds:
+        assert 10 <= len(kind.flows) <= 16
+        assert all(60 <= len(text.split()) <= 120 for text in kind.instructions)
+        tools = [*kind.tools, *agents.endings(r)]
+        for _ in range(60):
+            known = min(kind.instructions, key=len)
+            for message in agents.conversation(kind, tools, said, r):
+                if message.role == "assistant":
+                    assert figures(message.content) <= figures(known), message.content
+                known += f" {message.content} {[call.arguments for call in message.tool_calls]}"
 
 
 def test_templates_are_filled_completely(sessions):
