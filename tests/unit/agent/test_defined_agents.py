@@ -6,15 +6,14 @@ import asyncio
 
 import pytest
 from agent_fakes import FakeChat, calls, open_call, says
+from served_agents import Tables, make_agents
 
 from parley.agent.config import AgentConfig
 from parley.agent.defined_agents import choose_agent
 from parley.agent.ports import Engines
-from parley.agents.reader import read_agent
-from parley.agents.registry import AgentModel, AgentRegistry, ServedAgent
+from parley.agents.registry import AgentModel
 from parley.checkpoint import CHECKPOINT_VERSION, Resume, SessionState
 from parley.protocol import Checkpoint, Connected, ResponseDone, Start, Text, Tool, ToolRun, Update, Updated
-from parley.tools.base import ToolOutcome
 
 RESTAURANT = """instructions = "You take bookings."
 greeting = "Bella Vista, good evening."
@@ -26,37 +25,9 @@ examples = ["a table for two"]
 """
 
 
-class Tables:
-    """Tools of the restaurant."""
-
-    names = frozenset({"find_table"})
-    tools = (Tool(name="find_table"),)
-
-    def timeout_s(self, name):
-        return None
-
-    async def call(self, name, arguments, *, traceparent="", on_progress=None):
-        return ToolOutcome({"at": "20:00"})
-
-    async def close(self):
-        pass
-
-
-def make_agents(folder, **parts) -> AgentRegistry:
-    """The restaurant alone. Its folder is not watched: the loop of the tests does not wait for threads."""
-
-    async def open_agent(file):
-        raise AssertionError(file)
-
-    (folder / "restaurant.toml").write_text(RESTAURANT)
-    registry = AgentRegistry(folder, open_agent)
-    registry._agents["restaurant"] = ServedAgent(read_agent(folder / "restaurant.toml"), **parts)
-    return registry
-
-
 @pytest.fixture
 def agents(tmp_path):
-    return make_agents(tmp_path)
+    return make_agents(tmp_path, RESTAURANT)
 
 
 async def test_session_has_what_its_agent_defines(agents):
@@ -99,7 +70,9 @@ async def test_name_is_refused_where_no_agents_are_defined():
 async def test_tools_and_model_of_an_agent_serve_its_sessions_only(tmp_path):
     chat = FakeChat()
     chat.answers.extend([calls(("find_table", {})), says("At eight.")])
-    agents = make_agents(tmp_path, tools=Tables(), model=AgentModel(chat, (("openai_chat", "large"),)))
+    agents = make_agents(
+        tmp_path, RESTAURANT, tools=Tables(), model=AgentModel(chat, (("openai_chat", "large"),))
+    )
     call = await open_call(Start(agent="restaurant", greeting="", describe=True), agents=agents)
     connected = await call.wait_for(Connected)
     assert (connected.agent.language_model, connected.agent.tools) == ("large", ["find_table"])
@@ -118,7 +91,7 @@ async def test_tools_and_model_of_an_agent_serve_its_sessions_only(tmp_path):
 
 
 async def test_client_cannot_take_the_name_of_an_agents_tool(tmp_path):
-    agents = make_agents(tmp_path, tools=Tables())
+    agents = make_agents(tmp_path, RESTAURANT, tools=Tables())
     call = await open_call(Start(agent="restaurant", tools=[Tool(name="find_table")]), agents=agents)
     assert call.outlet.codes == ["invalid_message"]
 
@@ -150,7 +123,7 @@ def resumed(name="restaurant", **options) -> Start:
 
 
 async def test_session_that_goes_on_keeps_its_options_and_gets_tools_anew(tmp_path):
-    agents = make_agents(tmp_path, tools=Tables())
+    agents = make_agents(tmp_path, RESTAURANT, tools=Tables())
     start = resumed(system_prompt="You took bookings.", greeting="Welcome.")
     engines = Engines(recognizer=None, chat=None, synthesizer=None, agents=agents)
     choice = choose_agent(start, engines, AgentConfig())

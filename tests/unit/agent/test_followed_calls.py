@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agent_fakes import SILENCE, FakeCall, FakeRecognizer, calls, open_call, says
+from served_agents import Tables, make_agents
 
-from parley.agents.reader import read_agent
-from parley.agents.registry import AgentRegistry, ServedAgent
 from parley.calls.folder import CallFolder, CallInfo
 from parley.calls.writing import CallWriter
 from parley.chat import ChatMessage
@@ -33,7 +32,6 @@ from parley.protocol import (
     ToolRun,
     TurnMetrics,
 )
-from parley.tools.base import ToolOutcome
 
 RESTAURANT = """instructions = "You take bookings."
 greeting = "Bella Vista, good evening."
@@ -54,22 +52,6 @@ class Hooks:
         self.posted.append((event, data))
 
 
-class Tables:
-    """A tool of the server."""
-
-    names = frozenset({"find_table"})
-    tools = (Tool(name="find_table"),)
-
-    def timeout_s(self, name):
-        return None
-
-    async def call(self, name, arguments, *, traceparent="", on_progress=None):
-        return ToolOutcome({"at": "20:00"})
-
-    async def close(self):
-        pass
-
-
 class Recorded:
     """Calls of the restaurant, and what is kept of them."""
 
@@ -81,13 +63,7 @@ class Recorded:
 
     async def call(self, start: Start | None = None, text: str = RESTAURANT, **options) -> FakeCall:
         parts = {name: options.pop(name) for name in ("webhooks", "tools") if name in options}
-
-        async def open_agent(file):
-            raise AssertionError(file)
-
-        (self.folder / "restaurant.toml").write_text(text)
-        registry = AgentRegistry(self.folder, open_agent)
-        registry._agents["restaurant"] = ServedAgent(read_agent(self.folder / "restaurant.toml"), **parts)
+        registry = make_agents(self.folder, text, **parts)
         start = start or Start(agent="restaurant")
         return await open_call(start, agents=registry, calls=self.writer, **options)
 
