@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,7 +22,7 @@ from parley_client.call import Call
 from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
-from parley_client.options import Deadlines
+from parley_client.options import Backoff, Deadlines
 from parley_client.tools import ToolTable
 from parley_client.transport import TritonTransport
 from parley_testing.devices import EchoPath, Loudspeaker, Mixer
@@ -42,9 +43,8 @@ _HANG_UP_S = 60.0
 _LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
 _DEADLINES = Deadlines(connect_s=30.0)
-_OPENINGS = 10
-"""Attempts to open a call while its agent is being read."""
-_READ_S = 1.0
+_RETRY = Backoff(attempts=10, initial_s=2.0, factor=1.0, max_s=2.0)
+"""While the agent of a call is being read."""
 _STAGGER_S = 0.7  # between the beginnings of calls that run at once
 
 
@@ -414,9 +414,8 @@ async def _open(transport: TritonTransport, start: protocol.Start, table: ToolTa
     Raises:
         ParleyError: the server refuses it.
     """
-    left = _OPENINGS
+    waits = _RETRY.waits(random.Random())
     while True:
-        left -= 1
         call_id = str(uuid.uuid4())
         stream = await transport.open(call_id, _DEADLINES.connect_s)
         call = Call(stream, call_id, start, tools=table, deadlines=_DEADLINES)
@@ -424,9 +423,10 @@ async def _open(transport: TritonTransport, start: protocol.Start, table: ToolTa
             await call.open()
         except BaseException as error:
             await call.aclose()
-            if not left or not isinstance(error, ModelUnavailableError):
+            wait_s = next(waits, None)
+            if wait_s is None or not isinstance(error, ModelUnavailableError):
                 raise
-            await asyncio.sleep(_READ_S)
+            await asyncio.sleep(_RETRY.at_least(wait_s, error.retry_after_s))
         else:
             return call
 
