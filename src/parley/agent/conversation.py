@@ -218,7 +218,7 @@ class Conversation:
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
         self._closed = False
-        self._untranscribed = False  # whether the user's speech has no final transcript yet
+        self._hearing: str | None = None  # the user's speech without a final transcript, as far as recognised
         self._late_results: list[BackgroundCall] = []
         if resume is not None:
             self._agent_turns.restore(resume.history)
@@ -428,12 +428,23 @@ class Conversation:
     def close(self) -> set[asyncio.Task[None]]:
         """Stop everything; returns the tasks that are still ending."""
         self._closed = True
+        words = (self._endpointer.text, self._interruptions.text, self._hearing)
+        said = self._written(" ".join(filter(None, words)))
         self._interruptions.close()
         self._dtmf.close()
         self._user_idle.stop()
         searches = self._retrieval.close() if self._retrieval else ()
-        ending = {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close()}
+        ending = {
+            *self._agent_turns.close(f"{said} {self._dtmf.keys}"),
+            *self._endpointer.close(),
+            *self._summariser.close(),
+        }
         return {*ending, *self._decisions.close(), *searches}
+
+    @property
+    def cut_off(self) -> protocol.Interrupted | None:
+        """What was heard of the agent's turn that :meth:`close` has stopped; None: there was none."""
+        return self._agent_turns.cut_off
 
     @property
     def agent_active(self) -> bool:
@@ -524,7 +535,7 @@ class Conversation:
         with self._whole():
             self._interruptions.drop()
             self._endpointer.drop(utterance)
-            self._untranscribed = False
+            self._hearing = None
             finish()
         self._count_idle()
 
@@ -544,7 +555,7 @@ class Conversation:
     def on_speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user has started to speak."""
         self._emit(event)
-        self._untranscribed = True
+        self._hearing = ""
         self._user_idle.user_active(speaking=True)
         self._interruptions.on_speech_started(event)
 
@@ -567,8 +578,10 @@ class Conversation:
         self._interruptions.on_transcript(event)
         if self._retrieval is not None and not event.is_final and self._start.turn.answer:
             self._retrieval.hear(self._written(f"{self._endpointer.text} {event.text}".strip()))
-        if event.is_final:
-            self._untranscribed = False
+        if not event.is_final:
+            self._hearing = event.text
+        else:
+            self._hearing = None
             self._changed()
             if not self._endpointer.pending and not self._interruptions.undecided:
                 self._begin_turn()  # the utterance was no turn of the user
@@ -702,7 +715,7 @@ class Conversation:
     def user_pending(self) -> bool:
         """Whether speech or keys of the user are there that may become a turn."""
         pending = self._endpointer.pending or self._interruptions.undecided
-        return bool(self._untranscribed or pending or self._dtmf.keys)
+        return self._hearing is not None or pending or bool(self._dtmf.keys)
 
     async def on_spoken(self) -> None:
         """A turn was heard to its end."""

@@ -119,6 +119,12 @@ class InterruptionDetector:
         return self._candidate is not None
 
     @property
+    def text(self) -> str:
+        """The words of that sound so far, but for those without a final transcript."""
+        events = self._candidate.events if self._candidate is not None else ()
+        return " ".join(event.text for event in events if isinstance(event, Transcript))
+
+    @property
     def held_from_ms(self) -> int | None:
         """Where the speech begins that the endpointer has not received as a whole; None: there is none."""
         return self._passing_ms if self._candidate is None else self._candidate.at_ms

@@ -490,6 +490,8 @@ class AgentSession:
         if self._checkpoints is not None:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
+        if self._followed is not None and (heard := self._conversation.cut_off) is not None:
+            self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
         try:
             # A client that was asked to leave goes on elsewhere.
             may_leave = self._checkpoints is not None and self._time_left_ms is not None

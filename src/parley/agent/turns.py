@@ -173,6 +173,8 @@ class AgentTurns:
         self._unread = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
+        self.cut_off: Interrupted | None = None
+        """What was heard of the turn that :meth:`close` has stopped; None: it has stopped none."""
 
     def open(self, greeting: Say | None = None) -> None:
         """Start: speak the greeting first, then what was queued meanwhile."""
@@ -445,16 +447,7 @@ class AgentTurns:
         self._tools.on_interrupted()
         self._history_writer.write_messages()
         self._output.changed()
-        self._output.emit(
-            Interrupted(
-                turn=turn.number,
-                response_id=turn.response_id,
-                played_ms=heard.played_ms,
-                spoken_text=heard.text,
-                reason=reason,
-            ),
-            None,
-        )
+        self._output.emit(_interrupted(turn, heard, reason), None)
         self._output.emit(turn.metrics(interrupted=True), None)
         span.set({"parley.reason": reason, "parley.played_ms": heard.played_ms})
         span.end()
@@ -506,17 +499,28 @@ class AgentTurns:
         if self._current is not None and self._current.response_id == response_id:
             self._current.playout.report(played_ms, loop_time())
 
-    def close(self) -> set[asyncio.Task[None]]:
-        """Stop all turns; returns the tasks that are still ending."""
+    def close(self, said: str = "") -> set[asyncio.Task[None]]:
+        """Stop all turns; the history keeps what was played, and what the user has said since.
+
+        ``said``: words of the user that belong to no turn yet.
+
+        Returns:
+            The tasks that are still ending.
+        """
         self._open = False
         self._queue.clear()
-        self._unhandled = None
         self.discard()
         turn, self._current = self._current, None
         if turn is not None and self._task is not None:
-            turn.stop()
+            heard = turn.stop()
             self._task.cancel()
+            self._history_writer.add(turn.response_id, turn.rounds, turn.playout, turn.memory(heard))
+            self.cut_off = _interrupted(turn, heard, "client")
             turn.record("closed")
+        self._history_writer.write_messages()
+        if said := f"{self.unhandled} {said}".strip():
+            self._history.add_user(said)
+        self._unhandled = None
         return {*self._tasks, *self._tools.close()}
 
     # --- turns ----------------------------------------------------------------------------
@@ -635,6 +639,16 @@ def _queued(saying: Say | Respond) -> QueuedText:
     if isinstance(saying, Respond):
         return QueuedText(kind="respond", system_prompt=saying.system_prompt, use_tools=saying.use_tools)
     return QueuedText(text=saying.text, interruptible=saying.interruptible, remember=saying.remember)
+
+
+def _interrupted(turn: AgentTurn, heard: HeardSpeech, reason: InterruptReason) -> Interrupted:
+    return Interrupted(
+        turn=turn.number,
+        response_id=turn.response_id,
+        played_ms=heard.played_ms,
+        spoken_text=heard.text,
+        reason=reason,
+    )
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:

@@ -76,6 +76,7 @@ class FollowedCall:
             sent_ms = start.resume.audio_ms if start.resume is not None else 0
             self._record = writer.open(self._info, settings, self._began, sent_ms)
         self._said: dict[str, list[str]] = {}
+        self._last_words = protocol.Transcript(utterance=0, text="", is_final=True, confidence=0.0)
         self._outputs: deque[tuple[str, Mapping[str, Any], ToolOutcome]] = deque(maxlen=_MAX_OUTPUTS)
 
     @property
@@ -111,6 +112,7 @@ class FollowedCall:
 
     def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         """The client was sent an event."""
+        self._leaves |= isinstance(event, protocol.GoAway)
         match event:
             case protocol.Connected():
                 if not self._opened:
@@ -129,8 +131,8 @@ class FollowedCall:
                 self._change(decisions={**self._info.decisions, event.name: decided})
             case protocol.TurnMetrics():
                 self._change(turns=event.turn)
-            case protocol.GoAway():
-                self._leaves = True
+            case protocol.Transcript():
+                self._last_words = event
             case protocol.Closed():
                 self._on_closed(event)
             case _:
@@ -148,6 +150,8 @@ class FollowedCall:
         self._post("call.ended", **more)
 
     def _on_closed(self, closed: protocol.Closed) -> None:
+        if self._record is not None and not self._last_words.is_final:  # and they never will be
+            self._record.add_line("event", self._last_words, loop_time())
         may_continue = self._checkpoints and (
             closed.reason in _MAY_CONTINUE or (self._leaves and closed.reason == "ended")
         )

@@ -269,6 +269,20 @@ async def test_questions_of_the_end_are_asked_before_the_session_closes():
     assert [message.role for message in call.chat.asked[0].messages][-1] == "assistant"
 
 
+async def test_questions_of_the_end_read_what_was_heard_of_the_last_answer():
+    question = DecisionQuestion(name="solved", question="Was the problem solved?", at=["end"])
+    long = "This is an answer that takes a while to be spoken, and the user does not hear its end."
+    call = await ask([YES], start=Start(decisions=[question]), answers=[says(long)])
+    await call.wait_for(Audio)
+    await asyncio.sleep(1)
+    await call.end()
+    heard = call.chat.asked[0].messages[-1]
+    assert heard.role == "assistant"
+    assert heard.content.startswith("This is an answer")
+    assert not heard.content.endswith("end.")
+    assert [decision.name for decision in call.outlet.of(Decision)] == ["solved"]
+
+
 async def test_a_call_in_which_nothing_was_said_has_no_decisions_at_its_end():
     call = await open_call(Start(decisions=[DecisionQuestion(name="a", question="b?", at=["end"])]))
     await call.end()

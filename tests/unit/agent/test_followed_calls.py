@@ -12,12 +12,14 @@ from agent_fakes import SILENCE, FakeCall, FakeRecognizer, calls, open_call, say
 from served_agents import Tables, make_agents
 
 from parley.calls.folder import CallFolder, CallInfo
+from parley.calls.transcripts import read_transcript
 from parley.calls.writing import CallWriter
 from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
 from parley.errors import InferenceError
 from parley.protocol import (
     Audio,
+    BargeInOptions,
     Checkpoint,
     Closed,
     Control,
@@ -312,3 +314,28 @@ async def test_session_that_was_never_open_costs_no_summary(recorded, monkeypatc
     call = await recorded.call(Start(agent="restaurant", resume=resume), webhooks=Hooks(want_summary=True))
     await call.end(Closed)
     assert not [one for one in call.chat.requests if one.request_id.endswith("-call")]
+
+
+async def test_hang_up_while_the_agent_speaks_keeps_what_was_heard_and_said(recorded):
+    hooks = Hooks(want_summary=True)
+    long = "We have a table at eight, and another one at nine, or would you like to come on Friday?"
+    call = await recorded.call(
+        Start(agent="restaurant", greeting="", barge_in=BargeInOptions(enabled=False)),
+        text='instructions = "You take bookings."\nrecord = true\n',
+        webhooks=hooks,
+        hears=[(3_000, 9_000, "that is too late")],
+        answers=[says(long)],
+    )
+    call.send(Text(text="When?"))
+    await call.until(3_600)
+    call.send(Control(action="hangup"))
+    await call.end(Closed)
+    texts = [(one.kind, one.words) for one in read_transcript(recorded.calls.path / recorded.info().id)]
+    (heard,) = [words for kind, words in texts if kind == "agent"]
+    assert heard.startswith("We have a table at eight")
+    assert not long.endswith(heard)
+    assert texts[-2] == ("user", "that is too late")
+    asked = call.chat.prompt()[-1][1]
+    assert f"assistant: {heard}" in asked
+    assert "user: that is too late" in asked
+    assert not call.outlet.of(Interrupted)  # for the recording alone
