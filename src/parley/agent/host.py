@@ -43,6 +43,8 @@ _RELEASE_MEMORY_S = 60.0
 _LEAST_RETRY_S = 1.0
 _MAX_CANARIES = 8
 """Health checks at once. They do not count towards the limit of sessions: a full server answers them."""
+_SUMMARIES_AT_ONCE = 4
+"""Of calls that are over. Many may end at once; the language model has those that go on to answer."""
 _OUTCOMES: dict[type[ParleyError], SessionOutcome] = {
     TooManySessionsError: "full",
     ShuttingDownError: "stopping",
@@ -87,6 +89,7 @@ class Host:
         self._draining = False
         self._grace_s = _GRACE_S
         self._refusal: ParleyError | None = None
+        self._summaries = asyncio.Semaphore(_SUMMARIES_AT_ONCE)
 
     def __len__(self) -> int:
         """Open sessions."""
@@ -286,9 +289,13 @@ class Host:
         self, session: AgentSession, agent: ServedAgent | None, followed: FollowedCall
     ) -> None:
         """The last of a call that is over; its place is free already."""
-        summary: str | None = None
+        summary, limit_s = "", self._config.deadlines.summary_s
         try:
-            summary = await session.summarize()
+            async with asyncio.timeout(limit_s), self._summaries:
+                summary = await session.summarize()
+        except (TimeoutError, ParleyError) as error:
+            why = f"not made within {limit_s:g} s" if isinstance(error, TimeoutError) else error.to_log()
+            _log.warning("session %s ends without a summary: %s", session.session_id, why)
         finally:
             followed.end(summary)
             if agent is not None:

@@ -530,8 +530,12 @@ class AgentSession:
             if self._followed is not None:
                 self._followed.on_event(closed)
 
-    async def summarize(self) -> str | None:
-        """A summary of the whole call by its language model; None: there is none."""
+    async def summarize(self) -> str:
+        """A summary of the whole call by its language model; empty: nothing was said.
+
+        Raises:
+            ParleyError: there is none.
+        """
         name, limits = f"{self.session_id}-call", self._config.deadlines
         return await summarize(self._engines.chat, self._conversation.history, name, limits)
 

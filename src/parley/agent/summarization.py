@@ -84,19 +84,16 @@ class Summarizer:
                 self.on_history_changed()
 
 
-async def summarize(
-    chat: ChatModel, history: HistoryState, request_id: str, limits: AgentDeadlines
-) -> str | None:
-    """A summary of a call that is over; None: nothing was said, or there is none in time."""
+async def summarize(chat: ChatModel, history: HistoryState, request_id: str, limits: AgentDeadlines) -> str:
+    """A summary of a call that is over; empty: nothing was said.
+
+    Raises:
+        ParleyError: the model failed.
+    """
     if not history.messages:
-        return None
+        return ""
     plan = SummaryPlan(0, tuple(history.messages), history.summary)
-    try:
-        text = await with_timeout(_ask(chat, plan, request_id, limits), limits.summary_s, "the summary")
-    except ParleyError as error:
-        _log.warning("%s: %s", request_id, error.to_log(), extra=error.log_extra())
-        return None
-    return " ".join(text.split()) or None
+    return " ".join((await _ask(chat, plan, request_id, limits)).split())
 
 
 async def _ask(chat: ChatModel, plan: SummaryPlan, request_id: str, limits: AgentDeadlines) -> str:

@@ -140,14 +140,13 @@ class FollowedCall:
         if self._record is not None:
             self._keep(self._record, event, audio)
 
-    def end(self, summary: str | None = None) -> None:
+    def end(self, summary: str = "") -> None:
         """Post that the call is over, after its event ``closed``, unless it never began."""
         if not self._opened:
             return
         if self._info.transfer is not None:
             self._post("call.transferred", transfer=msgspec.to_builtins(self._info.transfer))
-        more = {} if summary is None else {"summary": summary}
-        self._post("call.ended", **more)
+        self._post("call.ended", **({"summary": summary} if summary else {}))
 
     def _on_closed(self, closed: protocol.Closed) -> None:
         if self._record is not None and not self._last_words.is_final:  # and they never will be

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_fakes import SILENCE, FakeCall, FakeRecognizer, calls, open_call, says
+from agent_fakes import SILENCE, FakeCall, FakeOutlet, FakeRecognizer, calls, open_call, says
 from served_agents import Tables, make_agents
 
+from parley.agent.host import Incoming
 from parley.calls.folder import CallFolder, CallInfo
 from parley.calls.transcripts import read_transcript
 from parley.calls.writing import CallWriter
@@ -33,6 +35,7 @@ from parley.protocol import (
     ToolResponse,
     ToolRun,
     TurnMetrics,
+    encode,
 )
 
 RESTAURANT = """instructions = "You take bookings."
@@ -274,6 +277,27 @@ async def test_end_is_posted_without_a_summary_where_the_model_fails(recorded):
     await call.end(TurnMetrics, 2)
     assert hooks.posted[-1][0] == "call.ended"
     assert "summary" not in hooks.posted[-1][1]
+
+
+async def test_calls_that_end_at_once_are_summarised_some_at_a_time(recorded):
+    hooks = Hooks(want_summary=True)
+    call = await recorded.call(Start(agent="restaurant"), webhooks=hooks)
+    call.chat.first_s = 8.0
+    names = [f"call-{number}" for number in range(15)]
+    for name in names:
+        start = encode(Start(agent="restaurant", greeting="Hello."))
+        call.host.handle(Incoming(name, message=start, start=True), FakeOutlet())
+    await call.wait_for(TurnMetrics)
+    for name in names:
+        call.host.handle(Incoming(name, end=True), FakeOutlet())
+    await asyncio.sleep(5)
+    assert len(call.chat.running) == 4
+    await asyncio.sleep(60)
+    ended = [data for event, data in hooks.posted if event == "call.ended"]
+    assert len(ended) == 15
+    assert 4 <= sum("summary" in data for data in ended) < 15
+    assert not call.chat.running
+    await call.end()
 
 
 async def test_stopping_server_asks_for_no_summary(recorded):
