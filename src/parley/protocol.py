@@ -482,6 +482,11 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     resume: Resume | None = None
     """The session goes on where another one has ended. None: it is a new one."""
 
+    @property
+    def voices(self) -> list[str | None]:
+        """The session's voice, and those of its steps."""
+        return [self.voice, *(step.voice for step in self.steps)]
+
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
     """The result of a :class:`ToolRequest`."""

@@ -12,8 +12,9 @@ import msgspec
 
 from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
 from parley.agent.ports import Engines
+from parley.agent.speech import check_voices
 from parley.agent.turns import MAX_QUEUED
-from parley.agent.validation import check_prompt, check_start
+from parley.agent.validation import check_prompt, check_start, speech_language
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
@@ -191,7 +192,7 @@ class AgentOpener:
                 if not only_checks:
                     await toolbox.open()
                 tools = CombinedTools(toolbox, tools) if tools else toolbox
-            self._check(file, config, tools)
+            await self._check(file, config, tools, only_checks=only_checks)
             knowledge = await self._open_knowledge(file, only_checks=only_checks)
             owned += [knowledge] if knowledge else []
             if webhooks := await asyncio.to_thread(self._open_webhooks, file):
@@ -309,7 +310,9 @@ class AgentOpener:
                 raise file.error(field, str(error)) from error
         return Webhooks(found, tools.allowed_hosts, tools.private_hosts, self._on_webhook)
 
-    def _check(self, file: AgentFile, config: AgentConfig, tools: ServerTools | None) -> None:
+    async def _check(
+        self, file: AgentFile, config: AgentConfig, tools: ServerTools | None, *, only_checks: bool
+    ) -> None:
         definition = file.definition
         for number, target in enumerate(definition.ending.transfers if definition.telephone.numbers else ()):
             if not target.to:
@@ -321,6 +324,9 @@ class AgentOpener:
             field = ""
             start = _announce(definition.complete(Start()), definition, config)
             check_start(start, self._synthesizer, config, tools)
+            if not only_checks:
+                language, limit_s = speech_language(start, self._synthesizer), config.deadlines.voice_s
+                await check_voices(self._synthesizer, start.voices, language, limit_s)
         except UnsupportedLanguageError as error:
             raise file.error("language", str(error)) from error
         except UnsupportedVoiceError as error:

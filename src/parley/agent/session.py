@@ -24,7 +24,7 @@ from parley.agent.generation import SaltedChat
 from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet
 from parley.agent.session_updates import SessionUpdates
-from parley.agent.speech import UnreadAudio, check_voice
+from parley.agent.speech import UnreadAudio, check_voices
 from parley.agent.summarization import summarize
 from parley.agent.validation import describe, speech_language
 from parley.asr.messages import AsrOptions
@@ -407,8 +407,7 @@ class AgentSession:
         try:
             synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
             language = speech_language(self._start, synthesizer)
-            for voice in dict.fromkeys((self._start.voice, *(step.voice for step in self._start.steps))):
-                await check_voice(synthesizer, voice, language, limit_s)
+            await check_voices(synthesizer, self._start.voices, language, limit_s)
             await self._recognition.open()
             self._emit(
                 protocol.Connected(

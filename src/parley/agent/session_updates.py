@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.ports import Engines
-from parley.agent.speech import check_voice
+from parley.agent.speech import check_voices
 from parley.agent.validation import check_start, speech_language
 from parley.errors import OverloadedError, ParleyError
 from parley.protocol import Start, Update, encode
@@ -110,7 +110,7 @@ class SessionUpdates:
             if self._needs_voice_check(start):
                 synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
                 language = speech_language(start, synthesizer)
-                await check_voice(synthesizer, start.voice, language, limit_s)
+                await check_voices(synthesizer, [start.voice], language, limit_s)
             outcome = self._start = start
         except ParleyError as error:
             outcome = error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -60,20 +60,21 @@ class _Piece:
     closes: bool = False
 
 
-async def check_voice(synthesizer: Synthesizer, voice: str | None, language: str, limit_s: float) -> None:
-    """Check that a voice exists. If the synthesizer does not answer within ``limit_s``, it is not checked.
+async def check_voices(
+    synthesizer: Synthesizer, voices: Iterable[str | None], language: str, limit_s: float
+) -> None:
+    """Check that voices exist. One of which the synthesizer says nothing within ``limit_s`` is not checked.
 
     Raises:
-        UnsupportedVoiceError: it does not exist.
+        UnsupportedVoiceError: one does not exist.
     """
-    if voice is None or synthesizer.check_known(voice, language):
-        return
-    try:
-        await with_timeout(synthesizer.check_voice(voice), limit_s, "the list of voices")
-    except UnsupportedVoiceError:
-        raise
-    except ParleyError as error:
-        _log.warning("a session's voice was not checked: %s", error.to_log(), extra=error.log_extra())
+    asked = {voice for voice in voices if voice is not None and not synthesizer.check_known(voice, language)}
+    checks = [with_timeout(synthesizer.check_voice(voice), limit_s, "the list of voices") for voice in asked]
+    for problem in await asyncio.gather(*checks, return_exceptions=True):
+        if isinstance(problem, ParleyError) and not isinstance(problem, UnsupportedVoiceError):
+            _log.warning("a voice was not checked: %s", problem.to_log(), extra=problem.log_extra())
+        elif problem is not None:
+            raise problem
 
 
 class SpeechOutput:

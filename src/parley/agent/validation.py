@@ -74,7 +74,7 @@ def check_start(
     if start.output_sample_rate not in OUTPUT_SAMPLE_RATES:
         rates = ", ".join(map(str, OUTPUT_SAMPLE_RATES))
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
-    for voice in (start.voice, *(step.voice for step in start.steps)):
+    for voice in start.voices:
         _check_voice(voice)
         synthesizer.check_known(voice, speech_language(start, synthesizer))
     check_vad_options(start.vad)

@@ -39,10 +39,12 @@ from parley.protocol import (
     SpeechStarted,
     SpeechStopped,
     Start,
+    Step,
     Text,
     Tool,
     ToolResponse,
     Transcript,
+    Transition,
     Truncate,
     TurnMetrics,
     VadOptions,
@@ -232,9 +234,10 @@ async def test_the_synthesizer_knows_voices_that_come_and_go():
 async def test_a_voice_of_which_nothing_is_known_begins_the_session(answer, least_s):
     call = FakeCall()
     call.synthesizer.voices = None
-    call.synthesizer.stored["anna"] = answer
+    call.synthesizer.stored = dict.fromkeys(["anna", "ben", "carl"], answer)  # asked for at once
+    steps = [Step(name="a", voice="ben", next=[Transition(to="b", when="now")]), Step(name="b", voice="carl")]
     began = asyncio.get_running_loop().time()
-    await call.start(Start(voice="anna"))
+    await call.start(Start(voice="anna", steps=steps))
     assert isinstance(call.outlet.events[0], Connected)
     assert least_s <= call.began - began < least_s + 0.5
     assert call.outlet.codes == []

@@ -11,6 +11,7 @@ from parley.agent.defined_agents import AgentOpener, agent_settings
 from parley.agents.reader import AgentFileError, read_agent
 from parley.engines.base import RemoteChat
 from parley.engines.openai_chat import OpenAiChatModel
+from parley.errors import UnsupportedVoiceError
 from parley.protocol import Tool
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.tools.base import ToolOutcome
@@ -24,7 +25,11 @@ class Voices:
     languages = ("en", "de")
 
     def check_known(self, voice, language):
-        return find_route([("fake", self)], voice, language).certain
+        return self.voices is not None and find_route([("fake", self)], voice, language).certain
+
+    async def check_voice(self, voice):
+        if voice != "high":
+            raise UnsupportedVoiceError(f"there is no voice {voice!r}")
 
 
 class ServerTools:
@@ -97,6 +102,17 @@ name = "book"
 voice = "high"
 """
 BOOKING = STEPS.replace('"find_table", "end_call"', "")
+
+
+async def test_a_stored_voice_that_is_missing_is_an_error_of_its_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(Voices, "voices", None)
+    text = BOOKING.replace('name = "greet"', 'name = "greet"\nvoice = "high"')
+    await opener(tmp_path).open(define(tmp_path, text))
+    file = define(tmp_path, text.replace('name = "book"\nvoice = "high"', 'name = "book"\nvoice = "hgih"'))
+    with pytest.raises(AgentFileError, match=r"there is no voice 'hgih'") as refused:
+        await opener(tmp_path).open(file)
+    assert ":12:" in str(refused.value)
+    await opener(tmp_path).open(file, only_checks=True)  # the synthesizer is not asked
 
 
 @pytest.mark.parametrize(
