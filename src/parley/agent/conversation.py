@@ -609,7 +609,6 @@ class Conversation:
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer and self.collector.active is None:
-            self._decisions.cancel()
             self._agent_turns.prepare(self._written(text), stopped_at)
 
     def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
@@ -671,6 +670,7 @@ class Conversation:
     # --- turns of the agent --------------------------------------------------------------
 
     def _make_response(self, prompt: SystemPrompt, begun: BegunResponse | None = None) -> LlmResponse:
+        self._decisions.cancel()
         return LlmResponse(
             self._engines.chat,
             prompt,
@@ -690,7 +690,6 @@ class Conversation:
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""
-        self._decisions.cancel()
         self._user_idle.stop()
         self._enter("processing")
 

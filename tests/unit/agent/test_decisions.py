@@ -10,6 +10,7 @@ import pytest
 from agent_fakes import FakeCall, calls, open_call, says
 from moving_client import Kept
 
+from parley.agent.config import AgentConfig
 from parley.agent.metrics import DECISIONS
 from parley.checkpoint import DecidedState
 from parley.errors import InferenceError
@@ -165,6 +166,16 @@ async def test_an_answer_that_is_prepared_cancels_what_is_asked():
     assert call.outlet.of(TurnMetrics)[1].speculated
     assert decision.turn == 2
     assert len(call.chat.aborted) == 1
+
+
+async def test_an_answer_that_is_not_prepared_cancels_nothing():
+    hears = [(200, 1_000, "what time is it"), (2_600, 3_400, "and where am I now")]
+    call = FakeCall(AgentConfig(speculations_per_turn=0), hears=hears)
+    call.chat.decision_s = 1.9
+    call.chat.decided += [[NO], [YES]]
+    await call.start(Start(decisions=[UPSET], turn=TurnOptions(eagerness="normal", complete_ms=1_000)))
+    await call.end(Decision, 2)
+    assert [decision.turn for decision in call.outlet.of(Decision)] == [1, 2]
 
 
 @pytest.mark.parametrize(
