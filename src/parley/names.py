@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from parley.errors import InvalidMessageError
 
 _CLOSE = 0.6
 """Least similarity, 0 to 1, of a name that is suggested."""
@@ -15,6 +17,17 @@ def suggest_name(name: str, known: Iterable[str], *, prefix: str = "", close: fl
     """`` (did you mean NAME?)`` with the nearest known name behind ``prefix``; empty: none is near."""
     found = difflib.get_close_matches(name[:_LONGEST], list(known), n=1, cutoff=close)
     return f" (did you mean {prefix}{found[0]}?)" if found else ""
+
+
+def check_names(names: Sequence[str], field: str, what: str) -> None:
+    """Refuse a name that two entries of a list of options have.
+
+    Raises:
+        InvalidMessageError: the text names the field of the second.
+    """
+    for number, name in enumerate(names):
+        if names.index(name) < number:
+            raise InvalidMessageError(f"{field}[{number}].name: there are two {what} {name!r}")
 
 
 def nearest_first(name: str, known: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from parley.engines.base import ChatModel
 from parley.errors import InferenceError, InvalidMessageError, ParleyError
 from parley.llm.history import History
 from parley.llm.messages import Choices, GenerateRequest, Priority, Question, Sampling
-from parley.names import suggest_name
+from parley.names import check_names, suggest_name
 from parley.protocol import Closed, Decision, DecisionQuestion, Start, Transfer
 from parley.timeouts import loop_time, with_timeout
 
@@ -219,15 +219,13 @@ def check_decisions(start: Start) -> None:
     Raises:
         InvalidMessageError: the text names the field.
     """
-    names = [question.name for question in start.decisions]
+    check_names([question.name for question in start.decisions], "decisions", "questions")
     if len({question.context for question in start.decisions}) > _MOST_CONTEXTS:
         raise InvalidMessageError(f"decisions: context may have {_MOST_CONTEXTS} different values")
     targets = [target.name for target in start.ending.transfers]
     times = [_TURN, _END, *(step.name for step in start.steps)]
     for number, question in enumerate(start.decisions):
         at = f"decisions[{number}]"
-        if names.index(question.name) < number:
-            raise InvalidMessageError(f"{at}.name: there are two questions {question.name!r}")
         _check_options(question, at)
         for name in question.at:
             _check_name(name, times, f"{at}.at: no step")

@@ -15,7 +15,7 @@ from parley.agent.memory import ToolRound
 from parley.agent.outcomes import OutcomeEvent, Outcomes
 from parley.chat import ToolCall
 from parley.errors import InvalidMessageError
-from parley.names import suggest_name
+from parley.names import check_names, suggest_name
 from parley.protocol import Decision, Start, Step, StepChanged, Tool, Transition
 from parley.tools.base import InstantTools, ToolOutcome
 
@@ -159,10 +159,9 @@ def check_steps(start: Start, tools: Collection[str]) -> None:
         InvalidMessageError: the text names the field.
     """
     names = [step.name for step in start.steps]
+    check_names(names, "steps", "steps")
     for number, step in enumerate(start.steps):
         at = f"steps[{number}]"
-        if names.index(step.name) < number:
-            raise InvalidMessageError(f"{at}.name: there are two steps {step.name!r}")
         for tool in step.tools or ():
             if tool not in tools:
                 raise InvalidMessageError(f"{at}.tools: no tool {tool!r}{suggest_name(tool, tools)}")
@@ -170,11 +169,6 @@ def check_steps(start: Start, tools: Collection[str]) -> None:
             _check_way(way, step, names, f"{at}.next[{index}]")
     if names:
         _check_reached(start.steps)
-    if start.resume is not None:
-        begun = start.resume.state.outcomes
-        for name in filter(None, (begun.step, begun.next_step)):
-            if name not in names:
-                raise InvalidMessageError(f"resume.state.outcomes: no step {name[:64]!r}")
 
 
 def _check_way(way: Transition, step: Step, names: Sequence[str], at: str) -> None:

@@ -19,6 +19,7 @@ from parley.errors import InvalidMessageError, UnsupportedSampleRateError, Unsup
 from parley.llm.history import estimate_tokens
 from parley.llm.known_models import is_demonstration
 from parley.llm.messages import choose_sampling
+from parley.names import check_names
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
     MAX_ALTERNATIVES,
@@ -110,10 +111,7 @@ def check_start(
 
 def _check_built_in(start: Start, server_tools: ServerTools | None) -> Mapping[str, str]:
     """The names of the tools that options ask for, with the names of the options."""
-    targets = [target.name for target in start.ending.transfers]
-    for name in targets:
-        if targets.count(name) > 1:
-            raise InvalidMessageError(f"ending.transfers has two targets {name!r}")
+    check_names([target.name for target in start.ending.transfers], "ending.transfers", "targets")
     names = dict.fromkeys(EndingTools(start.ending).names, "ending")
     names |= dict.fromkeys(step_tools(start.steps), "steps")
     if start.collect:

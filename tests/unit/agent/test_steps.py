@@ -433,14 +433,6 @@ async def test_a_step_that_was_to_begin_when_a_session_moved_begins():
     await call.end()
 
 
-@pytest.mark.parametrize("state", [OutcomeState(step="gone"), OutcomeState(step="book", next_step="gone")])
-async def test_a_state_with_an_unknown_step_is_refused(state):
-    resume = Resume(state=SessionState(version=CHECKPOINT_VERSION, outcomes=state))
-    call = await open_call(msgspec.structs.replace(START, resume=resume))
-    assert "no step 'gone'" in call.outlet.events[0].message
-    await call.end()
-
-
 # --- wrong options ----------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
 from parley.checkpoint import CollectState
 from parley.errors import InvalidMessageError
 from parley.languages import primary_language
-from parley.names import suggest_name
+from parley.names import check_names, suggest_name
 from parley.protocol import CollectField, Start, Tool, Transcript
 from parley.tools.base import InstantTools, ToolOutcome
 
@@ -203,9 +203,8 @@ def check_fields(start: Start) -> None:
     names = [field.name for field in start.collect]
     if names and primary_language(start.language) != wording.LANGUAGE:
         raise InvalidMessageError(f"collect: only English is read, and the language is {start.language!r}")
+    check_names(names, "collect", "fields")
     for number, field in enumerate(start.collect):
-        if names.index(field.name) < number:
-            raise InvalidMessageError(f"collect[{number}].name: there are two fields {field.name!r}")
         _check_field(field, f"collect[{number}]")
     for number, step in enumerate(start.steps):
         wanted = [("collect", name) for name in step.collect or ()]
