@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from parley.agent.config import AgentConfig
 from parley.canaries.asking import AGENT
 from parley.chat import ChatMessage
+from parley.launcher.larger_model import ENOUGH_CORES, keep_advice
 from parley.launcher.options import ROOT
 from parley.llm.known_models import DEMONSTRATION, KNOWN_MODELS
 from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta
@@ -40,8 +41,6 @@ _REST_MS = 450.0
 """What recognition, the end of the turn, and the first audio of the voice take of the profile's goal."""
 _LEAST_PER_S = 8.0
 """Tokens; speech has about five."""
-_ENOUGH_CORES = 4
-"""On fewer cores recognition and voice take the model's time in a call."""
 _TOOLS = [
     Tool(
         name=name,
@@ -84,17 +83,23 @@ class Measured:
         return first_words_ms + _REST_MS <= goal_ms and self.tokens_per_s >= _LEAST_PER_S
 
 
+def choose(measured: Sequence[Measured], goal_ms: float, cores: float) -> str:
+    """The model to use, empty if none is fast enough; the models are in the order of their size."""
+    fit = [one.model for one in measured if one.in_time(goal_ms)]
+    return "" if not fit else fit[-1 if cores >= ENOUGH_CORES else 0]
+
+
 def advise(measured: Sequence[Measured], goal_ms: float, cores: float) -> str:
-    """What to use; the models are in the order of their size."""
+    """What to use, in words."""
     fit = [one.model for one in measured if one.in_time(goal_ms)]
     if not fit:
         return "None answers in time here: use a model elsewhere (docs/llm.md), or another machine."
     larger, setting = fit[-1], f"{weights_variable(_MODEL)}={fit[-1]}"
-    if cores >= _ENOUGH_CORES or len(fit) == 1:
+    if choose(measured, goal_ms, cores) == larger:
         return f"Use {larger}: {setting}"
     return (
         f"Use {fit[0]}. {larger} answers in time by itself ({setting}), but in calls recognition and voice "
-        f"need the {cores:g} cores too; it is advised from {_ENOUGH_CORES} on."
+        f"need the {cores:g} cores too; it is advised from {ENOUGH_CORES} on."
     )
 
 
@@ -167,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and advise; exit status 1: no model was measured."""
     parser = argparse.ArgumentParser(prog="parley models --advise", description=__doc__)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", action="store_true", help=argparse.SUPPRESS)  # for starts from now on
     parser.add_argument("--measure", choices=KNOWN_MODELS, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     agent = read_parameters(ROOT / "model_repository" / AGENT, PROFILE, os.environ)
@@ -184,6 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = [one for name in present if (one := _measure_in_a_process(name)) is not None]
     cores, goal_ms = count_cores(), config.answer_goal_ms
     advice = advise(measured, goal_ms, cores)
+    if args.keep:
+        keep_advice(folder, choose(measured, goal_ms, cores))
     if args.json:
         found = [{**asdict(one), "in_time": one.in_time(goal_ms)} for one in measured]
         print(json.dumps({"cores": cores, "goal_ms": goal_ms, "models": found, "advice": advice}))

@@ -8,6 +8,7 @@ import os
 import py_compile
 import re
 import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from parley.agents.registry import DEFAULT_FOLDER
 from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
+from parley.launcher.larger_model import LARGEST, is_to_measure
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
 from parley.llm.known_models import DEMONSTRATION, KNOWN_MODELS, is_demonstration
 from parley.names import suggest_name
@@ -265,6 +267,8 @@ def bring_weights(
     The program reports its downloads on standard error. Nothing is brought where models are chosen one by
     one, nor for a model repository that is not the project's.
 
+    On a machine that may be fast enough for it a larger language model is brought too, and measured.
+
     Raises:
         SetupIncompleteError: the program failed; it has printed the reason.
         StartInterruptedError: by Ctrl-C.
@@ -282,6 +286,23 @@ def bring_weights(
         raise SetupIncompleteError(
             f"The profile {options.profile} has not all of its weights; see above and docs/models.md."
         )
+    if is_to_measure(options, environment):
+        _measure_larger_model(str(program), environment)
+
+
+def _measure_larger_model(program: str, environment: Mapping[str, str]) -> None:
+    """Once on a machine; a failure is told, and leaves the profile's own model."""
+    instead = f"{weights_variable('qwen3')}=qwen2.5-coder-0.5b-w8a8 does without"
+    print(f"measuring {LARGEST} on this machine, once ({instead})", file=sys.stderr, flush=True)
+    for command in (
+        [program, "--brief", LARGEST],
+        [sys.executable, "-m", "parley.launcher.advice", "--keep"],
+    ):
+        if (status := _run(command, environment)) == _INTERRUPTED:
+            raise StartInterruptedError("The measurement of the language models was interrupted.")
+        if status:
+            print("it was not measured: the model of the profile is served", file=sys.stderr, flush=True)
+            return
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -50,6 +50,7 @@ from parley.launcher.errors import (
     StartInterruptedError,
 )
 from parley.launcher.gpu import find_server_plan, follow_plan
+from parley.launcher.larger_model import with_advised_model
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -237,6 +238,7 @@ class EmbeddedServer:
             LauncherError: it cannot start; the message names the remedy. Nothing is left behind.
         """
         installation = self._installation or find_installation(self._options.triton)
+        self._options = with_advised_model(self._options, os.environ)
         if not self._checked:
             self.check_settings()
         descriptor = self._lock.acquire()

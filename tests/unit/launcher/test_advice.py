@@ -10,6 +10,7 @@ import pytest
 from parley.agent.config import AgentConfig
 from parley.launcher import advice
 from parley.launcher.advice import Measured, advise, measure
+from parley.launcher.larger_model import read_advice
 from parley.llm.messages import Completed, TextDelta
 
 SMALL, LARGE = "qwen2.5-coder-0.5b-w8a8", "qwen2.5-coder-1.5b-w8a8"
@@ -81,7 +82,8 @@ def test_command_measures_what_is_here_and_says_what_is_not(monkeypatch, tmp_pat
     found = json.loads(printed.out)
     assert [(one["model"], one["in_time"]) for one in found["models"]] == [(SMALL, True)]
     assert f"make fetch MODEL={LARGE}" in printed.err
-    assert advice.main([]) == 0
+    assert advice.main(["--keep"]) == 0
+    assert read_advice(tmp_path) == SMALL
     assert "yes (a demonstration: often wrong)" in capsys.readouterr().out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -14,8 +15,10 @@ import psutil
 import pytest
 
 from parley.launcher import __main__ as command
+from parley.launcher import larger_model
 from parley.launcher.__main__ import Console, stop_on_signals
 from parley.launcher.errors import SetupIncompleteError, StartInterruptedError
+from parley.launcher.larger_model import LARGEST as LARGE
 from parley.launcher.models import bring_weights
 from parley.launcher.options import ServerOptions
 
@@ -132,6 +135,63 @@ def test_an_installation_without_the_program_starts_all_the_same(tmp_path):
 def test_program_that_fails_ends_the_start(program, status, error, words):
     with pytest.raises(error, match=words):
         bring_weights(ServerOptions(profile="open"), {}, program(f"exit {status}"))
+
+
+@pytest.fixture
+def large_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(larger_model, "count_cores", lambda: 8)
+    memory = type("Memory", (), {"available": 64 << 30})
+    monkeypatch.setattr(larger_model.psutil, "virtual_memory", lambda: memory)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return {"PARLEY_MODELS_DIR": str(tmp_path)}
+
+
+def test_larger_model_is_measured_once_on_a_large_machine(program, tmp_path, large_machine):
+    options, path = ServerOptions(profile="open", environment=large_machine), program()
+    bring_weights(options, {}, path)
+    assert [line.removesuffix(f" {tmp_path}") for line in called(tmp_path)] == [
+        "--profile open --brief",
+        f"--brief {LARGE}",
+        "-m parley.launcher.advice --keep",
+    ]
+    larger_model.keep_advice(tmp_path, LARGE)  # what the last of them does
+    bring_weights(options, {}, path)
+    assert len(called(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("chosen", ["PARLEY_WEIGHTS_QWEN3", "PARLEY_VOICE_AGENT_LLM"])
+def test_nothing_is_measured_where_a_model_is_chosen(program, tmp_path, large_machine, chosen):
+    bring_weights(ServerOptions(profile="open", environment=large_machine), {chosen: "mine"}, program())
+    assert len(called(tmp_path)) == 1
+
+
+def test_measurement_that_fails_leaves_the_profiles_model(program, tmp_path, large_machine, capsys):
+    fails = program(f'case "$*" in *{LARGE}*) exit 1;; esac')
+    bring_weights(ServerOptions(profile="open", environment=large_machine), {}, fails)
+    assert len(called(tmp_path)) == 2
+    assert "the model of the profile is served" in capsys.readouterr().err
+
+
+def test_model_that_was_found_in_time_is_served_on_that_machine(tmp_path, large_machine, monkeypatch):
+    options = ServerOptions(profile="open", environment=large_machine)
+    variable = "PARLEY_WEIGHTS_QWEN3"
+    larger_model.keep_advice(tmp_path, LARGE)
+    assert variable not in larger_model.with_advised_model(options, {}).environment  # it is not here
+    (tmp_path / LARGE).mkdir()
+    assert larger_model.with_advised_model(options, {}).environment[variable] == LARGE
+    assert larger_model.with_advised_model(options, {variable: "mine"}) is options
+    assert larger_model.with_advised_model(dataclasses.replace(options, profile="gpu"), {}).profile == "gpu"
+    monkeypatch.setattr(larger_model, "count_cores", lambda: 2)  # another machine, or a smaller container
+    assert larger_model.with_advised_model(options, {}) is options
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"weights": "qwen2.5-coder-1.5b-w8a8"}'])
+def test_advice_that_is_not_of_this_machine_is_none(tmp_path, content):
+    (tmp_path / "language-model.json").write_text(content)
+    assert larger_model.read_advice(tmp_path) is None
 
 
 def test_the_program_ends_with_the_launcher(program, tmp_path):
