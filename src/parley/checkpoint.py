@@ -207,6 +207,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Id of the call, where it is recorded or webhooks learn of it; empty otherwise."""
     call_part: int = 0
     """Which session of that call this is, from 1."""
+    call_seal: str = ""
+    """Made where the call is recorded: servers of the same folder of calls do not announce that again."""
     handled: int | None = None
     """How many messages of the client were handled: all behind START but
     :class:`parley.protocol.Playback`. Their effect is in the state, except for those in ``unfinished``; a

@@ -18,7 +18,6 @@ from parley.agent.validation import check_prompt, check_start, speech_language
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
-from parley.calls.folder import is_call_id
 from parley.calls.settings import Delivery
 from parley.checkpoint import QueuedText, Resume
 from parley.engines.base import Closable, Embedder, RemoteChat, Synthesizer
@@ -80,7 +79,7 @@ def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentCh
     definition = agent.file.definition
     if start.resume is None:
         start = _announce(definition.complete(start), definition, config)
-    elif not is_call_id(start.resume.state.call):  # it was not recorded so far
+    elif engines.calls is None or not engines.calls.folder.has_sealed(start.resume.state, start.agent):
         start = _announce_later(start, start.resume, definition)
     engines = replace(
         engines,

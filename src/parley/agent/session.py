@@ -303,6 +303,7 @@ class AgentSession:
             unfinished=self._messages.unfinished,
             call=self._followed.call if self._followed is not None else "",
             call_part=self._followed.part if self._followed is not None else 0,
+            call_seal=self._followed.seal if self._followed is not None else "",
         )
         return Snapshot(
             self._start,

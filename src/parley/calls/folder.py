@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from parley.checkpoint import DecidedState
+from parley.checkpoint import DecidedState, SessionState
 from parley.errors import CallNotFoundError
 from parley.protocol import Transfer
 
@@ -33,7 +34,9 @@ _LAST_PART = 9999
 _BUSY_S = 5.0
 _SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
 id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
-)"""
+);
+CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, key BLOB NOT NULL);
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -89,6 +92,18 @@ class CallFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._key = secrets.token_bytes(32)
+
+    def seal(self, call: str, agent: str) -> str:
+        """A text that only servers of this folder can make: the call is recorded, and has announced it."""
+        return hmac.digest(self._key, f"{call} {agent}".encode(), "sha256").hex()
+
+    def has_sealed(self, state: SessionState, agent: str) -> bool:
+        """Whether a session that goes on need not announce again that it is recorded.
+
+        The state comes from a client, which could name any call. The folder is not read here.
+        """
+        return hmac.compare_digest(self.seal(state.call, agent).encode(), state.call_seal.encode())
 
     def begin(self, info: CallInfo) -> CallInfo:
         """Make the folder of a call, and add it to the list."""
@@ -100,7 +115,11 @@ class CallFolder:
             except FileExistsError:  # the part of another session that went on from the same checkpoint
                 continue
             info = msgspec.structs.replace(info, id=name, part=part)
-            self._write(info)
+            try:
+                self._write(info)
+            except BaseException:
+                (self.path / name).rmdir()
+                raise
             return info
         raise FileExistsError(f"{self.path / info.call}: too many parts")
 
@@ -155,6 +174,7 @@ class CallFolder:
         with self._connection() as connection:
             query = "SELECT id FROM calls WHERE delete_at <= ?"
             due = [row[0] for row in connection.execute(query, (to_iso(now),))]
+            self._share_key(connection)
         count = 0
         for entry in filter(_ENTRY.fullmatch, due):
             try:
@@ -173,10 +193,15 @@ class CallFolder:
         row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
         with self._connection() as connection:
             connection.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", row)
+            self._share_key(connection)
 
     def _forget(self, entry: str) -> None:
         with self._connection() as connection:
             connection.execute("DELETE FROM calls WHERE id = ?", (entry,))
+
+    def _share_key(self, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT OR IGNORE INTO keys VALUES (1, ?)", (self._key,))
+        (self._key,) = connection.execute("SELECT key FROM keys").fetchone()
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -185,7 +210,7 @@ class CallFolder:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         # Each use has its own connection: threads differ, and a process may be ended at any time.
         with closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection, connection:
-            connection.execute(_SCHEMA)
+            connection.executescript(_SCHEMA)
             yield connection
 
 

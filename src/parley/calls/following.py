@@ -71,6 +71,7 @@ class FollowedCall:
         self._opened = self.part > 1
         self._connected = False
         self._webhooks = webhooks
+        self._writer = writer
         self._record: CallRecord | None = None
         if writer is not None:
             sent_ms = start.resume.audio_ms if start.resume is not None else 0
@@ -88,6 +89,11 @@ class FollowedCall:
     def part(self) -> int:
         """1, and more after moves."""
         return self._info.part
+
+    @property
+    def seal(self) -> str:
+        """Proves to :meth:`parley.calls.folder.CallFolder.has_sealed` that the call is recorded."""
+        return "" if self._writer is None else self._writer.folder.seal(self.call, self._info.agent)
 
     @property
     def wants_summary(self) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallWriter:
-    """Owns the thread. Its folder is made with the first recording; calls that are due are deleted.
+    """Owns its threads. The folder is made with the first recording; calls that are due are deleted.
 
     Args:
         folder: of the calls.
@@ -54,8 +55,14 @@ class CallWriter:
         self._on_written = on_written
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._put, self._done = 0, 0  # bytes; each is changed by one thread only
-        self._thread = threading.Thread(target=self._run, name="recordings of calls", daemon=True)
-        self._thread.start()
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="recordings of calls", daemon=True),
+            # Apart: a folder of a long call is not deleted at once, and recordings do not wait for it.
+            threading.Thread(target=self._delete_due, name="retention of calls", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def open(self, info: CallInfo, settings: RecordSettings, now: float, sent_ms: int = 0) -> CallRecord:
         """Begin to record a call; never waits. ``sent_ms``: as :class:`parley.calls.mixing.CallMixer`."""
@@ -74,33 +81,30 @@ class CallWriter:
         self._on_written(outcome)
 
     def close(self, limit_s: float) -> bool:
-        """Write what waits, and end the thread; returns whether that was done in time."""
+        """Write what waits, and end the threads; returns whether that was done in time."""
+        end = time.monotonic() + limit_s
+        self._closing.set()
         self._jobs.put(None)
-        self._thread.join(limit_s)
-        if late := self._thread.is_alive():
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        if late := self._threads[0].is_alive():
             _log.error("%d bytes of recordings were not written", self._put - self._done)
         return not late
 
     def _run(self) -> None:
-        while True:
-            self._delete_due()
-            due = datetime.now(UTC).timestamp() + _DELETE_EVERY_S
-            while (left_s := due - datetime.now(UTC).timestamp()) > 0:
-                try:
-                    job = self._jobs.get(timeout=left_s)
-                except queue.Empty:
-                    break
-                if job is None:
-                    return
-                job[1]()
-                self._done += job[0]
+        while (job := self._jobs.get()) is not None:
+            job[1]()
+            self._done += job[0]
 
     def _delete_due(self) -> None:
-        try:
-            if count := self.folder.delete_due(datetime.now(UTC)):
-                _log.info("%d recorded calls were deleted: their time was over", count)
-        except (OSError, sqlite3.Error):
-            _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
+        while True:
+            try:
+                if count := self.folder.delete_due(datetime.now(UTC)):
+                    _log.info("%d recorded calls were deleted: their time was over", count)
+            except (OSError, sqlite3.Error):
+                _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
+            if self._closing.wait(_DELETE_EVERY_S):
+                return
 
 
 class CallRecord:

@@ -193,7 +193,7 @@ async def test_tools_are_kept_with_their_results(recorded):
 
 async def test_moved_call_is_two_parts_of_one_call(recorded):
     call = await recorded.call(Start(agent="restaurant", checkpoints=True))
-    await call.wait_for(ResponseDone)
+    await call.wait_for(TurnMetrics)
     call.outlet.gone = True
     await call.wait_for(Closed)
     await call.hang_up()
@@ -204,6 +204,7 @@ async def test_moved_call_is_two_parts_of_one_call(recorded):
     other = await recorded.call(Start(agent="restaurant", resume=resume), session_id="other", webhooks=hooks)
     await other.until(1_000)
     await other.end()
+    assert not other.synthesizer.requests
     second, first = sorted(recorded.infos(), key=lambda one: -one.part)
     assert (first.part, second.part) == (1, 2)
     assert first.call == second.call == first.id
@@ -320,9 +321,12 @@ async def test_playback_reports_are_not_kept(recorded):
     assert recorded.lines("message") == []
 
 
-async def test_session_that_goes_on_with_no_recorded_call_says_that_it_is_recorded(recorded):
-    resume = Resume(state=SessionState(version=CHECKPOINT_VERSION))
-    call = await recorded.call(Start(agent="restaurant", resume=resume))
+@pytest.mark.parametrize("call_id", ["", "20260504-120000-0123456789abcdef"])
+async def test_session_that_goes_on_with_no_call_recorded_here_says_that_it_is_recorded(recorded, call_id):
+    state = SessionState(
+        version=CHECKPOINT_VERSION, call=call_id, call_part=len(call_id) and 1, call_seal="00"
+    )
+    call = await recorded.call(Start(agent="restaurant", resume=Resume(state=state)))
     await call.end(ResponseDone)
     assert [one.text for one in call.synthesizer.requests] == ["This call is recorded."]
 

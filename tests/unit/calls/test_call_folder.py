@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import stat
+from contextlib import closing
 from datetime import timedelta
 
 import msgspec
 import pytest
 from call_infos import NOW, info
 
+from parley.calls import folder as folders
 from parley.calls.folder import CallFolder, is_call_id, make_call_id
+from parley.checkpoint import SessionState
 from parley.errors import CallNotFoundError
 
 
@@ -127,3 +131,26 @@ def test_call_ids_are_checked_before_they_become_names():
         f"{make_call_id(NOW)}\n",
     ):
         assert not is_call_id(text)
+
+
+def test_call_that_cannot_be_listed_leaves_no_folder(folder, monkeypatch):
+    folder.begin(info())
+    monkeypatch.setattr(folders, "_BUSY_S", 0.0)
+    with closing(sqlite3.connect(folder.path / "calls.sqlite3")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError):
+            folder.begin(info())
+    assert len([path for path in folder.path.iterdir() if path.is_dir()]) == 1
+
+
+def test_seal_is_of_one_call_of_one_agent_and_of_the_servers_of_its_folder(folder, tmp_path):
+    begun = folder.begin(info())
+    state = SessionState(version=1, call=begun.call, call_seal=folder.seal(begun.call, "restaurant"))
+    again, other = CallFolder(folder.path), CallFolder(tmp_path / "other")
+    again.delete_due(NOW)
+    assert folder.has_sealed(state, "restaurant")
+    assert again.has_sealed(state, "restaurant")
+    assert not other.has_sealed(state, "restaurant")
+    assert not folder.has_sealed(state, "clinic")
+    assert not folder.has_sealed(msgspec.structs.replace(state, call=make_call_id(NOW)), "restaurant")
+    assert not folder.has_sealed(SessionState(version=1, call=begun.call), "restaurant")

@@ -230,3 +230,15 @@ def test_writer_deletes_what_is_due_when_it_starts(tmp_path):
     folder.begin(info(NOW, days=1, call=make_call_id(NOW)))
     CallWriter(folder, lambda _: None).close(30.0)
     assert folder.list() == []
+
+
+def test_recordings_do_not_wait_for_the_deletion_of_others(tmp_path, monkeypatch):
+    goes_on = threading.Event()
+    monkeypatch.setattr(CallFolder, "delete_due", lambda *_: goes_on.wait(30.0))
+    disk = Disk(tmp_path / "calls")
+    record = disk.record()
+    record.finish(info(call=disk.call.call, ended=True), 1.0)
+    disk.wait()
+    assert [one.ended for one in disk.folder.list()] == [True]
+    goes_on.set()
+    disk.close()
