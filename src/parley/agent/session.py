@@ -301,10 +301,9 @@ class AgentSession:
             conversation.state(contained, muted=muted),
             handled=self._messages.count,
             unfinished=self._messages.unfinished,
-            call=self._followed.call if self._followed is not None else "",
-            call_part=self._followed.part if self._followed is not None else 0,
-            call_seal=self._followed.seal if self._followed is not None else "",
         )
+        if self._followed is not None:
+            state = self._followed.mark(state)
         return Snapshot(
             self._start,
             conversation.history,

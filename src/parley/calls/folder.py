@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import logging
 import os
@@ -9,8 +10,8 @@ import re
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
@@ -28,9 +29,10 @@ EVENTS, AUDIO, INFO = "events.jsonl", "audio.wav", "call.json"
 _LIST = "calls.sqlite3"
 _CALL = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{16}")
 _ENTRY = re.compile(rf"{_CALL.pattern}(\.[0-9]{{1,4}})?")
-_MAX_PARTS = 1000
 _LAST_PART = 9999
 """Of four digits, as in :data:`_ENTRY`: an entry that it does not match would never be deleted."""
+LEAST_FREE = 512 * 1024 * 1024
+"""Bytes that recordings leave free on their disk."""
 _BUSY_S = 5.0
 _SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
 id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
@@ -108,7 +110,10 @@ class CallFolder:
     def begin(self, info: CallInfo) -> CallInfo:
         """Make the folder of a call, and add it to the list."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in range(info.part, min(info.part + _MAX_PARTS, _LAST_PART + 1)):
+        if not self.has_room():
+            raise OSError(errno.ENOSPC, "less than 512 MiB are free", str(self.path))
+        (self.path / _LIST).touch(0o600)
+        for part in range(info.part, _LAST_PART + 1):
             name = info.call if part == 1 else f"{info.call}.{part}"
             try:
                 (self.path / name).mkdir(mode=0o700)
@@ -116,7 +121,7 @@ class CallFolder:
                 continue
             info = msgspec.structs.replace(info, id=name, part=part)
             try:
-                self._write(info)
+                self._list(info)
             except BaseException:
                 (self.path / name).rmdir()
                 raise
@@ -132,16 +137,12 @@ class CallFolder:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / INFO)
-        self._write(info)
+        self._list(info)
 
     def list(self, agent: str = "", limit: int = -1) -> list[CallInfo]:
         """The calls, newest first; of one agent, if it is named."""
-        if not (self.path / _LIST).exists():
-            return []
         query = "SELECT info FROM calls WHERE ?1 IN ('', agent) ORDER BY started DESC, id DESC LIMIT ?2"
-        with self._connection() as connection:
-            rows = connection.execute(query, (agent, limit)).fetchall()
-        return [msgspec.json.decode(row[0], type=CallInfo) for row in rows]
+        return [*self._query(query, agent, limit)]
 
     def find(self, entry: str) -> tuple[CallInfo, Path]:
         """What the list says of an entry, and its folder.
@@ -149,12 +150,9 @@ class CallFolder:
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        folder = self.path / entry
-        if _ENTRY.fullmatch(entry) and folder.is_dir() and (self.path / _LIST).exists():
-            with self._connection() as connection:
-                row = connection.execute("SELECT info FROM calls WHERE id = ?", (entry,)).fetchone()
-            if row is not None:
-                return msgspec.json.decode(row[0], type=CallInfo), folder
+        if _ENTRY.fullmatch(entry) and (self.path / entry).is_dir():
+            for info in self._query("SELECT info FROM calls WHERE id = ?", entry):
+                return info, self.path / entry
         raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
 
     def delete(self, entry: str) -> None:
@@ -163,55 +161,42 @@ class CallFolder:
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        _, folder = self.find(entry)
-        shutil.rmtree(folder)
-        self._forget(entry)
+        self._remove(self.find(entry)[0])
 
     def delete_due(self, now: datetime) -> int:
         """Delete the calls whose time is over; returns how many they were."""
-        if not (self.path / _LIST).exists():
-            return 0
-        with self._connection() as connection:
-            query = "SELECT id FROM calls WHERE delete_at <= ?"
-            due = [row[0] for row in connection.execute(query, (to_iso(now),))]
-            self._share_key(connection)
         count = 0
-        for entry in filter(_ENTRY.fullmatch, due):
+        for info in self._query("SELECT info FROM calls WHERE delete_at <= ?", to_iso(now)):
             try:
-                if (folder := self.path / entry).exists():
-                    shutil.rmtree(folder)
-            except FileNotFoundError:  # another server deletes it
-                continue
+                self._remove(info)
+                count += 1
             except OSError:
-                _log.exception("the call %s, whose time is over, cannot be deleted", entry)
-                continue
-            self._forget(entry)
-            count += 1
+                _log.exception("the call %s, whose time is over, cannot be deleted", info.id)
         return count
 
-    def _write(self, info: CallInfo) -> None:
+    def has_room(self) -> bool:
+        """Whether recordings leave :data:`LEAST_FREE` on their disk."""
+        return shutil.disk_usage(self.path).free >= LEAST_FREE
+
+    def _remove(self, info: CallInfo) -> None:
+        if (folder := self.path / info.id).exists():
+            shutil.rmtree(folder)
+        self._query("DELETE FROM calls WHERE id = ?", info.id)
+
+    def _list(self, info: CallInfo) -> None:
         row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
-        with self._connection() as connection:
-            connection.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", row)
-            self._share_key(connection)
+        self._query("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", *row)
 
-    def _forget(self, entry: str) -> None:
-        with self._connection() as connection:
-            connection.execute("DELETE FROM calls WHERE id = ?", (entry,))
-
-    def _share_key(self, connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT OR IGNORE INTO keys VALUES (1, ?)", (self._key,))
-        (self._key,) = connection.execute("SELECT key FROM keys").fetchone()
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        path = self.path / _LIST
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    def _query(self, query: str, *values: str | int | bytes) -> Sequence[CallInfo]:
+        if not (path := self.path / _LIST).exists():
+            return []
         # Each use has its own connection: threads differ, and a process may be ended at any time.
         with closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection, connection:
             connection.executescript(_SCHEMA)
-            yield connection
+            connection.execute("INSERT OR IGNORE INTO keys VALUES (1, ?)", (self._key,))
+            (self._key,) = connection.execute("SELECT key FROM keys").fetchone()
+            rows = connection.execute(query, values).fetchall()
+        return [msgspec.json.decode(row[0], type=CallInfo) for row in rows]
 
 
 def open_private(path: Path) -> BufferedWriter:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -13,22 +13,20 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.calls.folder import CallInfo, is_call_id, make_call_id, to_iso
-from parley.calls.mixing import CallMixer
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
-from parley.checkpoint import DecidedState
+from parley.checkpoint import CHECKPOINT_VERSION, DecidedState, Resume, SessionState
 from parley.protocol import ServerEvent, Start
 from parley.timeouts import loop_time
-from parley.tools.base import ReportProgress, ServerTools, ToolOutcome
+from parley.tools.base import ServerTools, ToolOutcome
 from parley.tools.combined import CombinedTools
 
 if TYPE_CHECKING:
     from parley.calls.webhooks import Webhooks
 
 _MAY_CONTINUE = frozenset({"disconnected", "shutdown", "failed"})
-_LEFT_OUT = (protocol.Checkpoint, protocol.Audio, protocol.ResponseText, protocol.Connected)
-"""Events that are kept in another form, or not: what was heard of them matters."""
-_MAX_OUTPUTS = 64
+_MAX_OUTCOMES = 64
+_Outcome: TypeAlias = tuple[str, Mapping[str, Any], ToolOutcome]
 
 
 class FollowedCall:
@@ -51,49 +49,41 @@ class FollowedCall:
         webhooks: Webhooks | None,
     ) -> None:
         now = datetime.now(UTC)
-        state = start.resume.state if start.resume is not None else None
-        goes_on = state is not None and is_call_id(state.call)
+        resume = start.resume or Resume(state=SessionState(version=CHECKPOINT_VERSION))
+        state = resume.state
+        goes_on = is_call_id(state.call)
         self._info = CallInfo(
-            call=state.call if state is not None and goes_on else make_call_id(now),
-            part=state.call_part + 1 if state is not None and goes_on else 1,
+            call=state.call if goes_on else make_call_id(now),
+            part=state.call_part + 1 if goes_on else 1,
             agent=start.agent,
             session=session_id,
             language=start.language,
             started=to_iso(now),
             delete_at=to_iso(now + timedelta(days=settings.retention_days)) if writer else "",
-            step=state.outcomes.step if state is not None else "",
-            collected=dict(state.outcomes.collected) if state is not None else {},
-            decisions=dict(state.outcomes.decisions) if state is not None else {},
+            step=state.outcomes.step,
+            collected=dict(state.outcomes.collected),
+            decisions=dict(state.outcomes.decisions),
         )
         self._began = loop_time()
         self._checkpoints = start.checkpoints
         self._leaves = False
-        self._opened = self.part > 1
+        self._opened = goes_on
         self._connected = False
         self._webhooks = webhooks
-        self._writer = writer
         self._record: CallRecord | None = None
         if writer is not None:
-            sent_ms = start.resume.audio_ms if start.resume is not None else 0
-            self._record = writer.open(self._info, settings, self._began, sent_ms)
+            self._record = CallRecord(writer, self._info, settings, self._began, resume.audio_ms)
+        self._writer = writer
         self._said: dict[str, list[str]] = {}
         self._last_words = protocol.Transcript(utterance=0, text="", is_final=True, confidence=0.0)
-        self._outputs: deque[tuple[str, Mapping[str, Any], ToolOutcome]] = deque(maxlen=_MAX_OUTPUTS)
+        self._outcomes: deque[_Outcome] = deque(maxlen=_MAX_OUTCOMES)
 
-    @property
-    def call(self) -> str:
-        """The id of the call, the same after a move."""
-        return self._info.call
-
-    @property
-    def part(self) -> int:
-        """1, and more after moves."""
-        return self._info.part
-
-    @property
-    def seal(self) -> str:
-        """Proves to :meth:`parley.calls.folder.CallFolder.has_sealed` that the call is recorded."""
-        return "" if self._writer is None else self._writer.folder.seal(self.call, self._info.agent)
+    def mark(self, state: SessionState) -> SessionState:
+        """The state of a session of this call: another one can go on with it."""
+        info, seal = self._info, ""
+        if self._writer is not None:
+            seal = self._writer.folder.seal(info.call, info.agent)
+        return msgspec.structs.replace(state, call=info.call, call_part=info.part, call_seal=seal)
 
     @property
     def wants_summary(self) -> bool:
@@ -104,7 +94,7 @@ class FollowedCall:
 
     def watch(self, tools: ServerTools | None) -> ServerTools | None:
         """The server's tools, whose results are kept."""
-        return tools if tools is None or self._record is None else _WatchedTools(tools, self._outputs.append)
+        return tools if tools is None or self._record is None else _WatchedTools(tools, self._outcomes)
 
     def on_audio(self, audio: NDArray[np.int16], *, muted: bool) -> None:
         """The client has sent audio."""
@@ -114,7 +104,7 @@ class FollowedCall:
     def on_message(self, message: protocol.ClientMessage) -> None:
         """The client has sent a message."""
         if self._record is not None and not isinstance(message, protocol.Playback):
-            self._record.add_line("message", message, loop_time())
+            self._record.add("message", message, loop_time(), more={})
 
     def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         """The client was sent an event."""
@@ -137,8 +127,6 @@ class FollowedCall:
                 self._change(decisions={**self._info.decisions, event.name: decided})
             case protocol.TurnMetrics():
                 self._change(turns=event.turn)
-            case protocol.Transcript():
-                self._last_words = event
             case protocol.Closed():
                 self._on_closed(event)
             case _:
@@ -156,7 +144,7 @@ class FollowedCall:
 
     def _on_closed(self, closed: protocol.Closed) -> None:
         if self._record is not None and not self._last_words.is_final:  # and they never will be
-            self._record.add_line("event", self._last_words, loop_time())
+            self._record.add("event", self._last_words, loop_time(), more={})
         may_continue = self._checkpoints and (
             closed.reason in _MAY_CONTINUE or (self._leaves and closed.reason == "ended")
         )
@@ -170,34 +158,33 @@ class FollowedCall:
         )
 
     def _keep(self, record: CallRecord, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
-        now = loop_time()
-        more: dict[str, Any] = {}
-        _play(record, event, audio, now)
+        record.add("event", event, loop_time(), audio, self._add_to_line(event))
+        if isinstance(event, protocol.Closed):
+            record.finish(self._info, loop_time())
+
+    def _add_to_line(self, event: ServerEvent) -> dict[str, Any] | None:
+        """What the recording says besides an event itself; None: the event is not written."""
         match event:
             case protocol.ResponseText():
                 self._said.setdefault(event.response_id, []).append(event.text)
+                return None
+            case protocol.Audio() | protocol.Checkpoint() | protocol.Connected():
+                return None
+            case protocol.Transcript():
+                self._last_words = event
+                return {} if event.is_final else None
             case protocol.ResponseDone():
-                more["text"] = "".join(self._said.pop(event.response_id, ()))
+                return {"text": "".join(self._said.pop(event.response_id, ()))}
             case protocol.Interrupted():
                 self._said.pop(event.response_id, None)
             case protocol.ToolRun():
-                if (output := self._take_output(event)) is not None:
-                    more["output"] = output.output
-            case protocol.Transcript() if not event.is_final:
-                return
+                for one in self._outcomes:
+                    if one[:2] == (event.name, event.arguments):
+                        self._outcomes.remove(one)
+                        return {"output": one[2].output}
             case _:
                 pass
-        if not isinstance(event, _LEFT_OUT):
-            record.add_line("event", event, now, **more)
-        if isinstance(event, protocol.Closed):
-            record.finish(self._info, now)
-
-    def _take_output(self, run: protocol.ToolRun) -> ToolOutcome | None:
-        for one in self._outputs:
-            if one[:2] == (run.name, run.arguments):
-                self._outputs.remove(one)
-                return one[2]
-        return None
+        return {}
 
     def _change(self, **values: Any) -> None:
         self._info = msgspec.structs.replace(self._info, **values)
@@ -211,39 +198,14 @@ class FollowedCall:
             self._webhooks.post(event, data | {"recorded": recorded} | more)
 
 
-def _play(record: CallRecord, event: ServerEvent, audio: NDArray[np.int16] | None, now: float) -> None:
-    """What an event does to the agent's audio."""
-    match event:
-        case protocol.Audio() if audio is not None:
-            record.add_agent(event, audio, now)
-        case protocol.ResponseDone():
-            record.change(CallMixer.end_response, now)
-        case protocol.Interrupted():
-            record.change(lambda mixer: mixer.interrupt(event.response_id, event.played_ms), now)
-        case protocol.Paused() | protocol.Resumed():
-            paused = isinstance(event, protocol.Paused)
-            record.change(lambda mixer: mixer.pause(paused=paused), now)
-        case _:
-            pass
-
-
 class _WatchedTools(CombinedTools):
-    """Tools of the server whose outcomes are passed on, too."""
+    """Tools of the server whose outcomes are kept."""
 
-    def __init__(
-        self, tools: ServerTools, on_outcome: Callable[[tuple[str, Mapping[str, Any], ToolOutcome]], None]
-    ) -> None:
+    def __init__(self, tools: ServerTools, outcomes: deque[_Outcome]) -> None:
         super().__init__(tools)
-        self._on_outcome = on_outcome
+        self._outcomes = outcomes
 
-    async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        traceparent: str = "",
-        on_progress: ReportProgress | None = None,
-    ) -> ToolOutcome:
-        outcome = await super().call(name, arguments, traceparent=traceparent, on_progress=on_progress)
-        self._on_outcome((name, arguments, outcome))
+    async def call(self, name: str, arguments: Mapping[str, Any], **options: Any) -> ToolOutcome:
+        outcome = await super().call(name, arguments, **options)
+        self._outcomes.append((name, arguments, outcome))
         return outcome

@@ -26,39 +26,26 @@ _GAP = RATE // 2
 _STEP = RATE
 _CAPACITY = _WINDOW + _AHEAD + 4 * _STEP
 _MAX_ANCHORS = 512
-_NOTHING = np.zeros(0, np.int16)
-
-
-@dataclass(frozen=True)
-class PlayedText:
-    """Words of the agent, and when they began to be played (milliseconds of the recording)."""
-
-    at_ms: int
-    response_id: str
-    text: str
 
 
 @dataclass
-class _Piece:
+class Piece:
+    """Audio of the agent that is to be played, or was played."""
+
     response_id: str
     begin: int
     """In the response's audio (frames)."""
     audio: NDArray[np.int16]
     text: str
-
-
-@dataclass(frozen=True)
-class _Played:
-    response_id: str
-    begin: int
-    at: int
-    frames: int
+    """Words that begin with it."""
+    at: int = 0
+    """Where it was played, in the recording (frames)."""
 
 
 class CallMixer:
     """Puts both sides on one clock, at 16 kHz; the user is the left channel, the agent the right one.
 
-    :meth:`take` gives what is final. The clock begins at ``began``.
+    :meth:`take` gives what is final, in pieces of a second. The clock begins at ``began``.
 
     ``sent_ms``: where in all audio of the user the first chunk begins; not 0 where the call goes on.
     """
@@ -72,9 +59,9 @@ class CallMixer:
         self._user_end = 0
         self._user_frames = sent_ms * _PER_MS
         self._anchors: deque[tuple[int, int]] = deque([(self._user_frames, 0)], maxlen=_MAX_ANCHORS)
-        self._queue: deque[_Piece] = deque()
-        self._played: deque[_Played] = deque()
-        self._texts: deque[PlayedText] = deque()
+        self._queue: deque[Piece] = deque()
+        self._played: deque[Piece] = deque()
+        self._words: list[tuple[int, str, str]] = []
         self._paused = False
         self._resampler: tuple[str, Resampler] | None = None
         self._response_end = 0
@@ -125,7 +112,7 @@ class CallMixer:
 
     def _enqueue(self, response_id: str, audio: NDArray[np.int16], text: str) -> None:
         if len(audio) or text:
-            self._queue.append(_Piece(response_id, self._response_end, audio, text))
+            self._queue.append(Piece(response_id, self._response_end, audio, text))
             self._response_end += len(audio)
 
     def pause(self, *, paused: bool) -> None:
@@ -138,16 +125,15 @@ class CallMixer:
             self._resampler = None
         self._queue = deque(one for one in self._queue if one.response_id != response_id)
         self._paused = False
-        limit, cut_ms = played_ms * _PER_MS, self._clock // _PER_MS + 1
+        limit = played_ms * _PER_MS
         for one in self._played:
-            silent = max(0, one.begin + one.frames - limit)
-            begin = max(self._base, one.at + max(0, one.frames - silent))
-            if one.response_id == response_id and silent and begin < one.at + one.frames:
-                self._rows(begin, one.at + one.frames - begin)[:, 1] = 0
-                cut_ms = min(cut_ms, begin // _PER_MS)
-        self._texts = deque(
-            one for one in self._texts if one.response_id != response_id or one.at_ms < cut_ms
-        )
+            if one.response_id != response_id:
+                continue
+            if one.begin >= limit:
+                one.text = ""
+            begin, end = max(self._base, one.at + max(0, limit - one.begin)), one.at + len(one.audio)
+            if begin < end:
+                self._rows(begin, end - begin)[:, 1] = 0
 
     def take(self, now: float) -> Iterator[bytes]:
         """What is final at this time: PCM16 of both channels, and none of it twice."""
@@ -156,18 +142,17 @@ class CallMixer:
             step = min(_STEP, end - self._clock)
             self._play(step)
             self._clock += step
-            yield self._release(self._clock - _WINDOW)
+            if self._clock - _WINDOW >= self._base + _STEP:
+                yield self._release(self._clock - _WINDOW)
 
     def finish(self, now: float) -> Iterator[bytes]:
         """All of the rest: the call is over."""
         yield from self.take(now)
         yield self._release(max(self._clock, self._user_end))
 
-    def texts(self) -> list[PlayedText]:
-        """The words whose place is final, each once."""
-        final = [one for one in self._texts if one.at_ms * _PER_MS < self._base]
-        for _ in final:
-            self._texts.popleft()
+    def words(self) -> list[tuple[int, str, str]]:
+        """Words whose place is final, each once: milliseconds of the recording, response, text."""
+        final, self._words = self._words, []
         return final
 
     def _frame(self, now: float) -> int:
@@ -180,26 +165,22 @@ class CallMixer:
         """Play the agent's audio for so long."""
         at, end = self._clock, self._clock + frames
         while self._queue and not self._paused and (at < end or not len(self._queue[0].audio)):
-            piece = self._queue[0]
-            if piece.text:
-                self._texts.append(PlayedText(at // _PER_MS, piece.response_id, piece.text))
-                piece.text = ""
-            audio, piece.audio = piece.audio[: end - at], piece.audio[end - at :]
-            self._rows(at, len(audio))[:, 1] = audio
-            self._played.append(_Played(piece.response_id, piece.begin, at, len(audio)))
-            piece.begin += len(audio)
-            at += len(audio)
-            if not len(piece.audio):
-                self._queue.popleft()
+            piece = self._queue.popleft()
+            if len(rest := piece.audio[end - at :]):
+                self._queue.appendleft(Piece(piece.response_id, piece.begin + end - at, rest, ""))
+            piece.at, piece.audio = at, piece.audio[: end - at]
+            self._rows(at, len(piece.audio))[:, 1] = piece.audio
+            self._played.append(piece)
+            at += len(piece.audio)
 
     def _release(self, end: int) -> bytes:
         count = end - self._base
-        if count <= 0:
-            return b""
         final = self._buffer[:count].tobytes()
         self._buffer[: _CAPACITY - count] = self._buffer[count:].copy()
         self._buffer[_CAPACITY - count :] = 0
         self._base = end
-        while self._played and self._played[0].at + self._played[0].frames <= end:
-            self._played.popleft()
+        while self._played and self._played[0].at + len(self._played[0].audio) <= end:
+            piece = self._played.popleft()
+            if piece.text:
+                self._words.append((piece.at // _PER_MS, piece.response_id, piece.text))
         return final

@@ -11,11 +11,7 @@ Delivery: TypeAlias = Literal["delivered", "refused", "failed", "dropped"]
 """What became of an event for a webhook."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the file; unknown fields are errors."""
-
-
-class RecordSettings(_Part, frozen=True, kw_only=True):
+class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept of a call with ``record = true``."""
 
     consent: Annotated[str, msgspec.Meta(max_length=500)] = ""
@@ -31,7 +27,7 @@ class RecordSettings(_Part, frozen=True, kw_only=True):
     """Of a longer call the rest is not kept."""
 
 
-class WebhookSettings(_Part, frozen=True, kw_only=True):
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A URL to which events of calls are posted."""
 
     url: str

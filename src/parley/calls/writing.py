@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import logging
 import queue
-import shutil
 import sqlite3
-import struct
 import threading
 import time
+import wave
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from io import BufferedWriter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from parley import protocol
 from parley.calls.folder import AUDIO, EVENTS, CallFolder, CallInfo, open_private
 from parley.calls.mixing import RATE, CallMixer
 from parley.calls.settings import RecordSettings
-from parley.protocol import Audio
 from parley.tools.base import is_deep
 
 MAX_WAITING = 64 * 1024 * 1024
 """Bytes of all calls that wait for the disk; beyond them a call's recording ends."""
 MAX_EVENTS = 64 * 1024 * 1024
 """Bytes of one call's events."""
-LEAST_FREE = 512 * 1024 * 1024
-"""Bytes that recordings leave free on their disk."""
-_FRAME = 4
-_HEADER_EVERY = 5 * RATE
-"""Frames after which the header is correct again: a process that dies leaves audio up to there."""
 _DELETE_EVERY_S = 3600.0
 _TOOLS = frozenset({"tool_request", "tool_run", "tool_progress", "tool_response"})
 _IN_USERS_AUDIO = ("at_ms", "detected_at_ms", "start_ms", "end_ms")
@@ -52,7 +46,7 @@ class CallWriter:
 
     def __init__(self, folder: CallFolder, on_written: Callable[[str], None]) -> None:
         self.folder = folder
-        self._on_written = on_written
+        self.on_written = on_written
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._put, self._done = 0, 0  # bytes; each is changed by one thread only
         self._closing = threading.Event()
@@ -64,10 +58,6 @@ class CallWriter:
         for thread in self._threads:
             thread.start()
 
-    def open(self, info: CallInfo, settings: RecordSettings, now: float, sent_ms: int = 0) -> CallRecord:
-        """Begin to record a call; never waits. ``sent_ms``: as :class:`parley.calls.mixing.CallMixer`."""
-        return CallRecord(self, info, settings, CallMixer(now, sent_ms))
-
     def put(self, size: int, job: Callable[[], None], *, is_last: bool = False) -> bool:
         """Have a job done; returns whether there was room for its ``size`` bytes (always for a last one)."""
         if not is_last and self._put - self._done + size > MAX_WAITING:
@@ -75,10 +65,6 @@ class CallWriter:
         self._put += size
         self._jobs.put((size, job))
         return True
-
-    def written(self, outcome: str) -> None:
-        """A recording is over."""
-        self._on_written(outcome)
 
     def close(self, limit_s: float) -> bool:
         """Write what waits, and end the threads; returns whether that was done in time."""
@@ -108,139 +94,132 @@ class CallWriter:
 
 
 class CallRecord:
-    """The recording of one call, on the side of its session. No method waits or fails."""
+    """The recording of one call: the work of its methods is done in the writer's thread.
+
+    They never wait or fail. ``sent_ms``: as :class:`parley.calls.mixing.CallMixer`.
+    """
 
     def __init__(
-        self, writer: CallWriter, info: CallInfo, settings: RecordSettings, mixer: CallMixer
+        self, writer: CallWriter, info: CallInfo, settings: RecordSettings, now: float, sent_ms: int = 0
     ) -> None:
         self._writer = writer
-        self._file = _CallFile(writer.folder, settings, mixer)
+        self._settings = settings
         self._full = False
-        self._do(0, partial(self._file.begin, info))
+        # What follows is used in the writer's thread only.
+        self._mixer = CallMixer(now, sent_ms)
+        self._info: CallInfo | None = None
+        self._files = ExitStack()
+        self._events: BufferedWriter | None = None
+        self._audio: wave.Wave_write | None = None
+        self._frames = 0
+        self._size = 0
+        self._incomplete = ""
+        self._do(0, self._begin, info)
 
     def add_user(self, audio: NDArray[np.int16] | int, now: float) -> None:
         """A chunk of the user's audio; a number: so many samples that are left out."""
-        self._do(0 if isinstance(audio, int) else audio.nbytes, partial(self._file.add_user, audio, now))
+        self._do(0 if isinstance(audio, int) else audio.nbytes, self._add_user, audio, now)
 
-    def add_agent(self, event: Audio, audio: NDArray[np.int16], now: float) -> None:
-        """A piece of the agent's audio was sent."""
-        self._do(audio.nbytes, partial(self._file.add_agent, event, audio, now))
-
-    def change(self, change: Callable[[CallMixer], None], now: float) -> None:
-        """Something happens to the agent's audio."""
-        self._do(0, partial(self._file.change, change, now))
-
-    def add_line(self, kind: str, content: msgspec.Struct, now: float, **more: Any) -> None:
-        """Something has happened: ``event`` or ``message``, with further fields."""
-        line, size = _to_builtins(content, more)
-        self._do(size, partial(self._file.add_line, kind, line, now))
+    def add(
+        self,
+        kind: Literal["event", "message"],
+        content: protocol.ServerEvent | protocol.ClientMessage,
+        now: float,
+        audio: NDArray[np.int16] | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        """An event was sent, with audio, or a message has come; None as ``more``: no line is written."""
+        line = b"" if more is None else _encode(content, more)
+        size = len(line) if audio is None else audio.nbytes
+        self._do(size, self._add, kind, content, audio, line, now)
 
     def finish(self, info: CallInfo, now: float) -> None:
         """The call is over."""
-        full = self._full
-        self._writer.put(0, partial(self._finish, info, full, now), is_last=True)
+        self._writer.put(0, partial(self._finish, info, self._full, now), is_last=True)
+
+    def _do(self, size: int, job: Callable[..., None], *args: Any) -> None:
+        if not self._full:
+            self._full = not self._writer.put(size, partial(self._guard, job, *args))
+
+    # --- in the writer's thread -----------------------------------------------------------------
+
+    def _guard(self, job: Callable[..., None], *args: Any) -> None:
+        try:
+            job(*args)
+        except Exception:  # noqa: BLE001 - logged: the call goes on, and so do other recordings
+            self._give_up("disk")
+            _log.exception("the recording of a call ends: it cannot be written")
+
+    def _begin(self, info: CallInfo) -> None:
+        folder = self._writer.folder
+        self._info = folder.begin(self._shown(info))
+        path = folder.path / self._info.id
+        self._events = self._files.enter_context(open_private(path / EVENTS))
+        if self._settings.audio:
+            file = self._files.enter_context(open_private(path / AUDIO))
+            self._audio = self._files.enter_context(wave.open(file, "wb"))  # noqa: SIM115 - it is closed with the others
+            self._audio.setparams((2, 2, RATE, 0, "NONE", ""))
+            self._audio.writeframes(b"")
+
+    def _add_user(self, audio: NDArray[np.int16] | int, now: float) -> None:
+        self._write(self._mixer.add_user(audio, now))
+
+    def _add(
+        self, kind: str, content: msgspec.Struct, audio: NDArray[np.int16] | None, line: bytes, now: float
+    ) -> None:
+        self._write(self._mixer.take(now))
+        match content:
+            case protocol.Audio() if audio is not None:
+                self._mixer.add_agent(content, audio)
+            case protocol.ResponseDone():
+                self._mixer.end_response()
+            case protocol.Interrupted():
+                self._mixer.interrupt(content.response_id, content.played_ms)
+            case protocol.Paused() | protocol.Resumed():
+                self._mixer.pause(paused=isinstance(content, protocol.Paused))
+            case _:
+                pass
+        if line:
+            self._write_line(self._mixer.ms(now), kind, self._cleaned(msgspec.json.decode(line)))
 
     def _finish(self, info: CallInfo, full: bool, now: float) -> None:
         if full:
-            self._file.incomplete = self._file.incomplete or "late"
-        self._guard(partial(self._file.finish, info, now))
-        self._writer.written(self._file.incomplete)
+            self._incomplete = self._incomplete or "late"
+        self._guard(self._end, info, now)
+        self._writer.on_written(self._incomplete)
 
-    def _do(self, size: int, job: Callable[[], None]) -> None:
-        if not self._full:
-            self._full = not self._writer.put(size, partial(self._guard, job))
-
-    def _guard(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception:  # noqa: BLE001 - logged: the call goes on, and so do other recordings
-            self._file.give_up("disk")
-            _log.exception("the recording of a call ends: it cannot be written")
-
-
-class _CallFile:
-    """The files of one call, in the thread of the writer."""
-
-    def __init__(self, folder: CallFolder, settings: RecordSettings, mixer: CallMixer) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._mixer = mixer
-        self._info: CallInfo | None = None
-        self._events: BufferedWriter | None = None
-        self._audio: BufferedWriter | None = None
-        self._frames = 0
-        self._taken = 0
-        self._right_at = 0
-        self._size = 0
-        self.incomplete = ""
-
-    def begin(self, info: CallInfo) -> None:
-        self._folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._has_room():
-            _log.error("a call is not recorded: %s is nearly full", self._folder.path)
-            self.give_up("disk")
-            return
-        self._info = self._folder.begin(self._shown(info))
-        folder = self._folder.path / self._info.id
-        self._events = open_private(folder / EVENTS)
-        if self._settings.audio:
-            self._audio = open_private(folder / AUDIO)
-            self._audio.write(_header(0))
-
-    def add_user(self, audio: NDArray[np.int16] | int, now: float) -> None:
-        self._write(self._mixer.add_user(audio, now))
-
-    def add_agent(self, event: Audio, audio: NDArray[np.int16], now: float) -> None:
-        self._write(self._mixer.take(now))
-        self._mixer.add_agent(event, audio)
-
-    def change(self, change: Callable[[CallMixer], None], now: float) -> None:
-        self._write(self._mixer.take(now))
-        change(self._mixer)
-
-    def add_line(self, kind: str, content: dict[str, Any], now: float) -> None:
-        self._write(self._mixer.take(now))
-        self._write_line(self._mixer.ms(now), kind, self._cleaned(content))
-
-    def finish(self, info: CallInfo, now: float) -> None:
+    def _end(self, info: CallInfo, now: float) -> None:
         self._write(self._mixer.finish(now))
         self._close_files()
         if self._info is not None:
-            kept = {"id": self._info.id, "part": self._info.part, "incomplete": self.incomplete}
-            self._folder.finish(msgspec.structs.replace(self._shown(info), **kept))
+            kept = {"id": self._info.id, "part": self._info.part, "incomplete": self._incomplete}
+            self._writer.folder.finish(msgspec.structs.replace(self._shown(info), **kept))
 
     def _shown(self, info: CallInfo) -> CallInfo:
         return msgspec.structs.replace(info, collected={}) if "collected" in self._settings.hide else info
 
-    def give_up(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         """Write no more, but for the end."""
-        self.incomplete = self.incomplete or why
+        self._incomplete = self._incomplete or why
         with suppress(OSError):
             self._close_files()
 
     def _close_files(self) -> None:
-        try:
-            with ExitStack() as files:
-                for file in (self._audio, self._events):
-                    if file is not None:
-                        files.enter_context(file)
-                self._set_header()
-        finally:
-            self._audio = self._events = None
+        self._audio = self._events = None
+        self._files.close()
 
     def _write(self, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
-            self._taken += len(piece) // _FRAME
-            if self._audio is not None and piece:
-                self._audio.write(piece)
-                self._frames += len(piece) // _FRAME
-                if self._frames - self._right_at >= _HEADER_EVERY:
-                    self._check_disk()
-        for words in self._mixer.texts():
-            content = {"type": "words", "response_id": words.response_id, "text": words.text}
-            self._write_line(words.at_ms, "event", content)
-        if self._events is not None and self._taken > self._settings.max_minutes * 60 * RATE:
-            self.give_up("limit")
+            self._frames += len(piece) // 4
+            if self._audio is not None:
+                self._audio.writeframes(piece)  # the header is right again
+            if self._events is not None and not self._writer.folder.has_room():
+                _log.error("recordings end: %s is nearly full", self._writer.folder.path)
+                self._give_up("disk")
+        for at_ms, response_id, text in self._mixer.words():
+            self._write_line(at_ms, "event", {"type": "words", "response_id": response_id, "text": text})
+        if self._events is not None and self._frames > self._settings.max_minutes * 60 * RATE:
+            self._give_up("limit")
 
     def _write_line(self, at_ms: int, kind: str, content: dict[str, Any]) -> None:
         if self._events is None:
@@ -248,29 +227,10 @@ class _CallFile:
         line = msgspec.json.encode({"at_ms": at_ms, kind: content}) + b"\n"
         self._size += len(line)
         if self._size > MAX_EVENTS:
-            self.give_up("limit")
+            self._give_up("limit")
         else:
             self._events.write(line)
             self._events.flush()
-
-    def _set_header(self) -> None:
-        """Make the files complete as they are."""
-        if self._audio is None:
-            return
-        self._audio.seek(0)
-        self._audio.write(_header(self._frames))
-        self._audio.seek(0, 2)
-        self._audio.flush()
-        self._right_at = self._frames
-
-    def _check_disk(self) -> None:
-        self._set_header()
-        if not self._has_room():
-            _log.error("recordings end: %s is nearly full", self._folder.path)
-            self.give_up("disk")
-
-    def _has_room(self) -> bool:
-        return shutil.disk_usage(self._folder.path).free >= LEAST_FREE
 
     def _cleaned(self, content: dict[str, Any]) -> dict[str, Any]:
         """Without what is hidden, and with positions in the recording."""
@@ -286,20 +246,12 @@ class _CallFile:
         return content
 
 
-def _to_builtins(content: msgspec.Struct, more: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """A line and its bytes, without what cannot be written: deep values, and half a surrogate pair."""
+def _encode(content: msgspec.Struct, more: dict[str, Any]) -> bytes:
+    """A line, without what cannot be written: deep values, and half a surrogate pair."""
     try:
         line: dict[str, Any] = msgspec.to_builtins(content) | more
         if not is_deep(line):
-            return line, len(msgspec.json.encode(line))
+            return msgspec.json.encode(line)
     except (RecursionError, UnicodeEncodeError):
         pass
-    line = {"type": content.__struct_config__.tag, "omitted": True}
-    return line, len(msgspec.json.encode(line))
-
-
-def _header(frames: int) -> bytes:
-    """Of a WAV file with both channels."""
-    size = frames * _FRAME
-    form = struct.pack("<HHIIHH", 1, 2, RATE, RATE * _FRAME, _FRAME, 16)
-    return struct.pack("<4sI4s4sI16s4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, form, b"data", size)
+    return msgspec.json.encode({"type": content.__struct_config__.tag, "omitted": True})

@@ -103,7 +103,7 @@ def test_agent_is_played_behind_what_was_sent_before():
     call.says(1.2, spoken(1000, RATE, "evening."), 6)
     _, agent = call.finish(4.0)
     assert spans(agent) == [(1.0, 2.0, 5), (2.0, 3.0, 6)]
-    assert [(one.at_ms, one.text) for one in call.mixer.texts()] == [(1000, "Good"), (2000, "evening.")]
+    assert call.mixer.words() == [(1000, "r1", "Good"), (2000, "r1", "evening.")]
 
 
 def test_interrupted_answer_ends_where_it_was_played():
@@ -114,7 +114,7 @@ def test_interrupted_answer_ends_where_it_was_played():
     call.mixer.interrupt("r1", 700)
     _, agent = call.finish(9.0)
     assert spans(agent) == [(1.0, 1.7, 5)]
-    assert [one.text for one in call.mixer.texts()] == ["Good"]
+    assert [text for _, _, text in call.mixer.words()] == ["Good"]
 
 
 def test_paused_answer_goes_on_where_it_stood():

@@ -15,7 +15,7 @@ from call_infos import NOW, info
 from parley.calls import writing
 from parley.calls.folder import CallFolder, CallInfo, make_call_id
 from parley.calls.settings import RecordSettings
-from parley.calls.writing import CallWriter
+from parley.calls.writing import CallRecord, CallWriter
 from parley.protocol import DataCollected, Dtmf, ErrorEvent, ToolRequest, ToolResponse, Transcript, Word
 
 SECOND = np.full(16_000, 7, np.int16)
@@ -37,7 +37,7 @@ class Disk:
 
     def record(self, **settings):
         self.call = info()
-        return self.writer.open(self.call, RecordSettings(**settings), 0.0)
+        return CallRecord(self.writer, self.call, RecordSettings(**settings), 0.0)
 
     def wait(self) -> None:
         """Until all is written that was given so far."""
@@ -76,7 +76,7 @@ def test_ended_call_has_audio_events_and_summary(disk):
     record = disk.record()
     for second in range(1, 11):
         record.add_user(SECOND, float(second))
-    record.add_line("event", Transcript(utterance=1, text="Hello.", is_final=True, confidence=0.9), 10.0)
+    record.add("event", Transcript(utterance=1, text="Hello.", is_final=True, confidence=0.9), 10.0, more={})
     record.finish(info(call=disk.call.call, ended=True, reason="hangup"), 10.0)
     ended = disk.close()
     assert (ended.id, ended.reason, ended.incomplete) == (disk.call.call, "hangup", "")
@@ -104,7 +104,7 @@ def test_words_have_their_place_in_the_recording(disk):
     record.add_user(SECOND, 30.0)
     words = [Word(text="late", start_ms=1_500, end_ms=1_900, confidence=0.9)]
     event = Transcript(utterance=1, text="late", is_final=True, confidence=0.9, words=words)
-    record.add_line("event", event, 30.2)
+    record.add("event", event, 30.2, more={})
     record.finish(disk.call, 31.0)
     disk.close()
     (word,) = disk.lines[0]["event"]["words"]
@@ -114,10 +114,10 @@ def test_words_have_their_place_in_the_recording(disk):
 def test_hidden_parts_are_not_kept(disk):
     record = disk.record(audio=False, hide=["tools", "keys", "collected"])
     arguments = {"card": "4111"}
-    record.add_line("event", ToolRequest(turn=1, call_id="c", name="pay", arguments=arguments), 1.0)
-    record.add_line("message", ToolResponse(call_id="c", output="4111"), 1.0)
-    record.add_line("message", Dtmf(digits="4111"), 1.0)
-    record.add_line("event", DataCollected(field="card", value="4111"), 1.0)
+    record.add("event", ToolRequest(turn=1, call_id="c", name="pay", arguments=arguments), 1.0, more={})
+    record.add("message", ToolResponse(call_id="c", output="4111"), 1.0, more={})
+    record.add("message", Dtmf(digits="4111"), 1.0, more={})
+    record.add("event", DataCollected(field="card", value="4111"), 1.0, more={})
     record.finish(info(call=disk.call.call, collected={"card": "4111"}), 2.0)
     disk.close()
     assert [one.name for one in sorted(disk.files.iterdir())] == ["call.json", "events.jsonl"]
@@ -128,7 +128,7 @@ def test_hidden_parts_are_not_kept(disk):
 
 def test_collected_values_of_a_moved_call_are_hidden_while_it_goes_on(disk):
     moved = info(part=2, collected={"card": "4111"})
-    record = disk.writer.open(moved, RecordSettings(hide=["collected"]), 0.0)
+    record = CallRecord(disk.writer, moved, RecordSettings(hide=["collected"]), 0.0)
     disk.wait()
     assert [one.collected for one in disk.folder.list()] == [{}]
     record.finish(moved, 1.0)
@@ -136,9 +136,9 @@ def test_collected_values_of_a_moved_call_are_hidden_while_it_goes_on(disk):
 
 def test_text_that_is_no_unicode_is_left_out_and_no_failure(disk):
     record = disk.record()
-    record.add_line("message", ToolResponse(call_id="c", output="\ud800"), 1.0)
-    record.add_line("event", Dtmf(digits="1"), 1.0, output="\ud800")
-    record.add_line("message", Dtmf(digits="1"), 1.0)
+    record.add("message", ToolResponse(call_id="c", output="\ud800"), 1.0, more={})
+    record.add("event", Dtmf(digits="1"), 1.0, more={"output": "\ud800"})
+    record.add("message", Dtmf(digits="1"), 1.0, more={})
     record.finish(disk.call, 2.0)
     assert disk.close().incomplete == ""
     assert [line.get("message") or line["event"] for line in disk.lines] == [
@@ -153,8 +153,8 @@ def test_message_that_is_nested_too_deep_is_left_out_and_no_failure(disk):
     output: list = []
     for _ in range(5_000):
         output = [output]
-    record.add_line("message", ToolResponse(call_id="c", output=output), 1.0)
-    record.add_line("event", Dtmf(digits="1"), 1.0, output=output)
+    record.add("message", ToolResponse(call_id="c", output=output), 1.0, more={})
+    record.add("event", Dtmf(digits="1"), 1.0, more={"output": output})
     record.finish(disk.call, 2.0)
     disk.close()
     assert [line.get("message") or line["event"] for line in disk.lines] == [
@@ -177,7 +177,7 @@ def test_events_are_kept_up_to_their_limit(disk, monkeypatch):
     monkeypatch.setattr(writing, "MAX_EVENTS", 1_000)
     record = disk.record()
     for _ in range(20):
-        record.add_line("event", ErrorEvent(code="x", message="y" * 100, retryable=False), 1.0)
+        record.add("event", ErrorEvent(code="x", message="y" * 100, retryable=False), 1.0, more={})
     record.finish(info(call=disk.call.call), 1.0)
     assert disk.close().incomplete == "limit"
     assert (disk.files / "events.jsonl").stat().st_size <= 1_000
