@@ -68,6 +68,7 @@ def test_folder_of_agents_is_made_where_the_worker_mounts_it(made, folder):
     assert (folder / "agents").is_dir()
     volumes = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["worker"]["volumes"]
     assert "${PARLEY_AGENTS:-./agents}:/opt/parley/agents:ro" in volumes
+    assert "${PARLEY_CALLS:-calls}:/var/lib/parley/calls" in volumes
 
 
 def test_alertmanager_accepts_its_configuration_and_prometheus_sends_to_it(made, tmp_path):

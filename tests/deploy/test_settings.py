@@ -90,6 +90,18 @@ def test_agents_are_files_where_the_worker_looks_for_them():
     assert read == {"greeter": 'You say "{{ hello }}".\n', "clinic-2": "x"}
 
 
+@pytest.mark.parametrize(
+    ("values", "claim"), [("agents", None), ("calls-claim", {"claimName": "parley-calls"})]
+)
+def test_calls_are_recorded_where_a_volume_is_mounted(values, claim):
+    pod = render(SETS[values]).pod("worker")
+    worker = render(SETS[values]).container("worker")
+    (folder,) = [one["value"] for one in worker["env"] if one["name"] == "PARLEY_VOICE_AGENT_CALLS"]
+    (mounted,) = [one["name"] for one in worker["volumeMounts"] if one["mountPath"] == folder]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == mounted]
+    assert volume.get("persistentVolumeClaim") == claim
+
+
 def test_changed_agent_replaces_no_pods():
     changed = merge(SETS["agents"], {"worker": {"agents": {"greeter": 'instructions = "y"'}}})
     assert render(changed).pod("worker") == render(SETS["agents"]).pod("worker")

@@ -38,6 +38,10 @@ def _varied():
     hub = {"source": "hub", "claim": "", "size": "20Gi", "checksums": ""}
     greeter = 'instructions = """\nYou say "{{ hello }}".\n"""\nvoice = "af_heart"\n'
     yield "agents", merge(cpu, {"worker": {"agents": {"greeter": greeter, "clinic-2": 'instructions = "x"'}}})
+    yield (
+        "calls-claim",
+        merge(cpu, {"worker": {"agents": {"greeter": greeter}, "callsClaim": "parley-calls"}}),
+    )
     yield "gpu-hub", merge(gpu, NEEDED, {"weights": hub})
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})
