@@ -108,13 +108,7 @@ def _misheard(turns: Sequence[TurnReport]) -> tuple[int, int]:
 
 
 class _Cluster:
-    """The servers, and what is done to them.
-
-    Args:
-        network: Gets their nodes.
-        folder: For their logs.
-        args: Of the command.
-    """
+    """The servers, and what is done to them."""
 
     def __init__(self, network: Network, folder: Path, args: argparse.Namespace) -> None:
         self._nodes = [network.add(f"worker-{number + 1}") for number in range(args.servers)]

@@ -110,13 +110,7 @@ MODELS = {
 
 
 def hear_call(pipeline: RecognizerPipeline[StreamT], audio: Pcm, *, join_ms: int) -> str:
-    """The text of a call of its own.
-
-    Args:
-        pipeline: of the recogniser.
-        audio: what is said.
-        join_ms: utterances that follow each other so soon are read together once more; 0: none are.
-    """
+    """The text of a call of its own."""
     return hear_turn(pipeline, audio, AsrOptions(partial_interval_ms=0, join_ms=join_ms))[0]
 
 
@@ -144,11 +138,7 @@ def hear_turn(pipeline: RecognizerPipeline[StreamT], audio: Pcm, options: AsrOpt
 
 
 def changes(voices: Sequence[Pcm]) -> Mapping[str, Change]:
-    """What is done to recordings, by name.
-
-    Args:
-        voices: recordings that babble is made from.
-    """
+    """What is done to recordings, by name; babble is made of ``voices``."""
     loud = [_to_wave(voice) for voice in voices]
     rows = [np.concatenate(loud[number::_VOICES]) for number in range(_VOICES)]
 

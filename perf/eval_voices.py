@@ -159,14 +159,7 @@ class Ear:
 
 
 def evaluate(speak: Callable[[str], Spoken], ear: Ear, args: argparse.Namespace, name: str) -> Report:
-    """Let a voice say all sentences.
-
-    Args:
-        speak: says a text.
-        ear: hears it.
-        args: of the program.
-        name: of the voice, for files.
-    """
+    """Let a voice say all sentences."""
     report = Report()
     for number, text in enumerate(_SENTENCES.read_text().splitlines()):
         audio, rate = report.add(speak(text))

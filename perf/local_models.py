@@ -42,11 +42,6 @@ class LocalModels:
     def open(cls, export: Checkpoint, *, threads: int = 1, beam_size: int | None = None) -> Self:
         """Load the networks of an export, and the voice activity network of its package.
 
-        Args:
-            export: whose networks.
-            threads: CPU threads of each network.
-            beam_size: decode by beam search.
-
         Raises:
             ModelLoadingError: one of them cannot be loaded.
         """
@@ -95,10 +90,6 @@ class Transcriber:
 
     def __init__(self, folder: Path, *, threads: int = 1) -> None:
         """Load an export.
-
-        Args:
-            folder: the export (see :mod:`parley.asr.checkpoint`).
-            threads: CPU threads of each network.
 
         Raises:
             ModelLoadingError: it cannot be loaded.

@@ -83,13 +83,7 @@ def _answers(url: str) -> bool:
 
 @asynccontextmanager
 async def prometheus(config: dict[str, Any], folder: Path, address: str) -> AsyncIterator[Program]:
-    """A Prometheus.
-
-    Args:
-        config: see :func:`render_config`.
-        folder: for its data and its log.
-        address: where its page listens.
-    """
+    """A Prometheus."""
     from harness.servers import local_program  # noqa: PLC0415
 
     file = folder / "prometheus.yaml"
@@ -109,12 +103,7 @@ async def prometheus(config: dict[str, Any], folder: Path, address: str) -> Asyn
 
 @asynccontextmanager
 async def phoenix(folder: Path, address: str) -> AsyncIterator[Program]:
-    """An Arize Phoenix, which takes traces by OTLP over HTTP and shows them.
-
-    Args:
-        folder: for its data and its log.
-        address: where its page, its interface and its collector listen.
-    """
+    """An Arize Phoenix, which takes traces by OTLP over HTTP and shows them."""
     from harness.servers import local_program  # noqa: PLC0415
 
     host, _, port = address.rpartition(":")
@@ -190,11 +179,7 @@ async def _observe(arguments: argparse.Namespace) -> int:
 
 
 def explain_traces(address: str) -> str:
-    """Where traces are, and how a server and a gateway send theirs there.
-
-    Args:
-        address: of Phoenix; empty: it is not wanted.
-    """
+    """Where traces are, and how a server and a gateway send theirs there."""
     if not address:
         return "traces: none (docs/observability.md#traces)"
     if not PHOENIX.exists():

@@ -102,13 +102,7 @@ def first_answer(turns: Sequence[Turn], since: float) -> float:
 
 
 class Caller:
-    """Asks until it is cancelled.
-
-    Args:
-        number: Of the caller; callers with higher ones begin later.
-        connect: Opens each call.
-        question: What is asked, 16 kHz mono, shape ``[n]``.
-    """
+    """Asks until it is cancelled; callers with higher numbers begin later."""
 
     def __init__(self, number: int, connect: Open, question: Pcm) -> None:
         self.number = number

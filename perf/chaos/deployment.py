@@ -50,12 +50,7 @@ _RETRY = Backoff(attempts=8, max_s=2.0)
 
 
 class Deployment:
-    """All of it.
-
-    Args:
-        network: Where it runs.
-        folder: For logs, certificates and traces.
-    """
+    """All of it; ``folder`` gets logs, certificates and traces."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.node_a = network.add(A)

@@ -32,14 +32,7 @@ class Effect(IntEnum):
 
 
 class ChaosCaller(Caller):
-    """A caller with a part of its own.
-
-    Args:
-        number: Of the caller.
-        where: It calls.
-        part: What it says.
-        connect: Opens each call.
-    """
+    """A caller with a part of its own."""
 
     def __init__(self, number: int, where: str, part: Part, connect: Open) -> None:
         super().__init__(number, connect, part.question)

@@ -197,15 +197,7 @@ async def fill_shared_memory(deployment: Deployment) -> AsyncIterator[None]:
 def spoil_link(
     name: str, what: str, lasts_s: float, begin: Callable[[Node], None], end: Callable[[Node], None]
 ) -> Fault:
-    """The network of server ``a`` is cut, loses packets, or resets connections.
-
-    Args:
-        name: See :class:`Fault`, as for ``what`` and ``lasts_s``.
-        what: Of the fault.
-        lasts_s: Of the fault (seconds).
-        begin: Spoils the link of a node.
-        end: Repairs it.
-    """
+    """The network of server ``a`` is cut, loses packets, or resets connections."""
 
     @asynccontextmanager
     async def cause(deployment: Deployment) -> AsyncIterator[None]:

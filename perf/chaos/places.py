@@ -37,11 +37,6 @@ class Place(Server):
     """A server with a small disk and a small shared memory of its own.
 
     State, log, temporary files, the caches of vLLM, and what the launcher says are on that disk.
-
-    Args:
-        host: Where it runs.
-        profile: Of its models.
-        folder: For what it says when it is ready.
     """
 
     def __init__(self, host: Host, profile: str, folder: Path) -> None:

@@ -57,12 +57,7 @@ class Request:
 
 
 class Requests:
-    """Sends one request after the other, to both gateways by turns, without waiting for the answers.
-
-    Args:
-        deployment: Has the gateways.
-        parts: Of the requests, in turn.
-    """
+    """Sends one request after the other, to both gateways by turns, without waiting for the answers."""
 
     def __init__(self, deployment: Deployment, parts: Sequence[Part]) -> None:
         self._deployment = deployment

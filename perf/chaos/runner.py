@@ -35,12 +35,6 @@ _PRESSURE = Path("/proc/pressure/cpu")
 async def run_fault(deployment: Deployment, fault: Fault, parts: Sequence[Part], calls: int) -> Outcome:
     """Cause a fault once.
 
-    Args:
-        deployment: All of which serves.
-        fault: Is used up.
-        parts: One for each caller and more, for those who call later and for requests.
-        calls: At once.
-
     Raises:
         ParleyError: the fault could not be caused.
     """

@@ -63,13 +63,7 @@ class Outcome:
 
     @classmethod
     def of(cls, name: str, reports: Sequence[CallReport], undisturbed: Iterable[TurnReport]) -> Outcome:
-        """What the callers' reports add up to, without gaps, moves and checks.
-
-        Args:
-            name: Of the disturbance.
-            reports: Of all calls.
-            undisturbed: The turns that it did not come near.
-        """
+        """What the callers' reports add up to, without gaps, moves and checks."""
         turns = [turn for report in reports for turn in report.turns]
         waits = [wait for turn in undisturbed if (wait := turn.voice_to_voice_ms) is not None and wait > 0]
         return cls(

@@ -72,13 +72,7 @@ class Host(ABC):
         log: IO[bytes],
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own, so that Ctrl-C ends the callers first.
-
-        Args:
-            command: The program and its arguments.
-            log: Gets what it prints.
-            environment: Beside the own one.
-        """
+        """Start a program in a session of its own, so that Ctrl-C ends the callers first."""
         process = subprocess.Popen(
             [*self._prefix, *map(str, command)],
             stdin=subprocess.DEVNULL,
@@ -96,15 +90,7 @@ class Host(ABC):
 
 
 class Node(Host):
-    """One namespace, and the processes in it, which end with it.
-
-    Args:
-        name: For people.
-        namespace: Of the kernel.
-        cable: The end of its connection outside the namespace.
-        address: IPv4, of its only interface.
-        table: Of the rules outside the namespace.
-    """
+    """One namespace, and the processes in it, which end with it."""
 
     def __init__(self, name: str, namespace: str, cable: str, address: str, table: str) -> None:
         super().__init__(name, address, ports_are_free=True, prefix=("ip", "netns", "exec", namespace))
@@ -126,9 +112,6 @@ class Node(Host):
 
     def lose(self, percent: float) -> None:
         """Lose packets by chance, in both directions.
-
-        Args:
-            percent: How many; 0: none any more.
 
         Raises:
             ValueError: not 0 to 100.

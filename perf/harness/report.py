@@ -70,13 +70,6 @@ def write_html(
 ) -> None:
     """Write a report as one file that needs nothing else: no network, no script, no font.
 
-    Args:
-        path: of the file, whose folder is made if it is not there.
-        title: of the page.
-        about: machine, versions, command and time, by name.
-        tables: in their order.
-        notes: what was not measured, and how to read the figures.
-
     Raises:
         OSError: the file cannot be written.
     """

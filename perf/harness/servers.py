@@ -45,11 +45,7 @@ _GATEWAY, _GATEWAY_METRICS, _REDIS = 8080, 9100, 6379
 
 
 class ThisMachine(Host):
-    """This machine; its programs listen on the loopback.
-
-    Args:
-        name: Of the programs' logs.
-    """
+    """This machine; its programs listen on the loopback."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "127.0.0.1", ports_are_free=False)
@@ -67,13 +63,7 @@ class ThisMachine(Host):
 
 
 class Program:
-    """One program at a time on a host.
-
-    Args:
-        host: Where it runs.
-        name: Of its log.
-        folder: For its log, which has all of its starts.
-    """
+    """One program at a time on a host."""
 
     def __init__(self, host: Host, name: str, folder: Path) -> None:
         self.host = host
@@ -106,12 +96,6 @@ class Program:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it, and wait until it is ready.
-
-        Args:
-            command: The program and its arguments.
-            is_ready: Asked again and again, until its answer is true.
-            ready_s: Limit (seconds).
-            environment: Beside the own one.
 
         Raises:
             ParleyError: it ended before.
@@ -351,11 +335,7 @@ def local_server(
 
 
 class ServersFile:
-    """The servers of gateways (``servers.file``), as an operator or a controller writes them.
-
-    Args:
-        path: Of the file.
-    """
+    """The servers of gateways (``servers.file``), as an operator or a controller writes them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -459,11 +439,6 @@ def local_gateway(
 ) -> Iterator[Gateway]:
     """A gateway on a free port of this machine, without limits of rates.
 
-    Args:
-        server: ``host:port`` of Triton's gRPC endpoint.
-        settings: Environment variables beside those that it needs.
-        command: Starts it.
-
     Raises:
         ParleyError: it did not start.
     """
@@ -484,10 +459,6 @@ def local_gateway(
 
 class Redis:
     """A redis-server that keeps nothing on a disk.
-
-    Args:
-        host: Where it runs.
-        folder: For its log.
 
     Raises:
         NetworkError: there is no redis-server.

@@ -68,10 +68,6 @@ def estimate(values: Sequence[float], share: float) -> Estimate | None:
 
     The interval is that of the percentile bootstrap over turns, drawn with a fixed seed. Turns
     of one call are not independent of each other, so with few calls the interval is too narrow.
-
-    Args:
-        values: one for each turn.
-        share: 0-1.
     """
     if len(values) < fewest(share):
         return None
@@ -84,11 +80,7 @@ def estimate(values: Sequence[float], share: float) -> Estimate | None:
 
 
 def ratio_estimate(parts: Sequence[tuple[float, float]]) -> Estimate | None:
-    """The sum of the first numbers by that of the second, as a word error rate is; None: there is nothing.
-
-    Args:
-        parts: one pair for each turn.
-    """
+    """The sum of the first numbers by that of the second, as a word error rate is; None: there is nothing."""
     pairs = np.asarray(parts, np.float64).reshape(-1, 2)
     if not pairs[:, 1].sum():
         return None

@@ -33,13 +33,7 @@ def provide_program() -> None:
 
 
 class Runner:
-    """Runs the program against one server.
-
-    Args:
-        address: gRPC, ``host:port``.
-        folder: for inputs and exports.
-        limit_s: of one run.
-    """
+    """Runs the program against one server."""
 
     def __init__(self, address: str, folder: Path, *, limit_s: float) -> None:
         self._address = address
@@ -48,12 +42,6 @@ class Runner:
 
     def run(self, model: str, drive: Drive, concurrency: int, scale: float = 1.0) -> Figures:
         """Measure one model with so many requests, or sequences, at once.
-
-        Args:
-            model: its name.
-            drive: how it is driven.
-            concurrency: requests under way at once, or sequences.
-            scale: of the number of requests.
 
         Raises:
             RunFailedError: the program or the model failed.

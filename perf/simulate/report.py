@@ -67,13 +67,7 @@ ROWS = (
 
 
 def print_table(console: Console, scores: Scores, latency_ms: tuple[float, float]) -> None:
-    """Every figure beside its goal.
-
-    Args:
-        console: where to.
-        scores: of all calls.
-        latency_ms: goals of p50 and p95.
-    """
+    """Every figure beside its goal."""
     title = f"{scores.exchanges} exchanges in {scores.calls} calls; times p50 / p95 in ms"
     table = make_table(title, "", "measured", "goal")
     for row in _rows(latency_ms):

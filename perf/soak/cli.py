@@ -60,11 +60,7 @@ _KINDS: dict[Session, int] = {**CALLS, **SESSIONS, **VISITS}
 
 
 class Journal:
-    """The file of a soak: one JSON object a line, each written at once.
-
-    Args:
-        file: open for writing.
-    """
+    """The file of a soak: one JSON object a line, each written at once."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -77,9 +77,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
     """Everything that a journal shows.
 
-    Args:
-        records: of the journal.
-
     Raises:
         ValueError: it has no samples.
     """

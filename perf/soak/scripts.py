@@ -56,11 +56,7 @@ class Script:
 
 
 class Scripts:
-    """A pool; the callers of one soak share it.
-
-    Args:
-        scripts: with their references.
-    """
+    """A pool; the callers of one soak share it."""
 
     def __init__(self, scripts: Iterable[Script]) -> None:
         self.all = tuple(scripts)

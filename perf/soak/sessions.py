@@ -278,16 +278,7 @@ async def refused_stream(target: Target) -> str:
 def _request(
     model: str, stream: str, audio: bytes, message: bytes = b"{}", *, start: bool = False, end: bool = False
 ) -> service_pb2.ModelInferRequest:
-    """One piece of audio for a recogniser.
-
-    Args:
-        model: name of the model.
-        stream: correlation id of the sequence.
-        audio: PCM16, 16 kHz mono; may be empty.
-        message: JSON of :class:`parley.asr.messages.AsrRequest`.
-        start: whether the stream begins.
-        end: whether it ends.
-    """
+    """One piece of audio for a recogniser."""
     inputs = {
         "AUDIO": np.frombuffer(audio, np.int16).reshape(1, -1),
         "REQUEST": text_tensor(message, batched=True),

@@ -39,13 +39,7 @@ _EXAMPLES = """\
 
 
 def own_endpoints(models: Sequence[str], server: str, page: str) -> list[str]:
-    """What is measured of a Parley of one's own, as it would be written on the command line.
-
-    Args:
-        models: that it has loaded.
-        server: its gRPC address.
-        page: the URL of a gateway in front of it.
-    """
+    """What is measured of a Parley of one's own, as it would be written on the command line."""
     grpc, http, deepgram = f"url={server}", f"url={page}/v1", f"url={page}"
     return [
         *(

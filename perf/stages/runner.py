@@ -30,13 +30,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Runner:
-    """Holds levels, one after the other.
-
-    Args:
-        material: what is said.
-        patience: of every turn.
-        server_cpu_s: processor time of the server so far (seconds); None where it cannot be read.
-    """
+    """Holds levels, one after the other."""
 
     def __init__(
         self, material: Material, patience: Patience, server_cpu_s: Callable[[], float | None]
@@ -46,14 +40,7 @@ class Runner:
         self._server_cpu_s = server_cpu_s
 
     async def run(self, name: str, stage: Stage, endpoint: Endpoint, level: Level) -> LevelResult:
-        """The turns of a level.
-
-        Args:
-            name: of the endpoint.
-            stage: what the endpoint is.
-            endpoint: where everything is sent.
-            level: how many at once, and how many turns in all.
-        """
+        """The turns of a level."""
         cpu_s, began, driver_s = self._server_cpu_s(), time.perf_counter(), time.process_time()
         late_ms: list[float] = []
         probe = asyncio.create_task(_watch_loop(late_ms), name="loop-probe")

@@ -225,9 +225,6 @@ def first_audible_s(came: Sequence[Arrival]) -> float | None:
     """When a player that begins with the first piece plays the first loud sample; None: there is none.
 
     Loud is what is above 1 % of the speech's peak. The player waits where a piece has not come yet.
-
-    Args:
-        came: the pieces of one speech, in order.
     """
     samples = np.concatenate([one.sound.samples for one in came]) if came else np.zeros(0, np.int16)
     if not samples.any():

@@ -35,12 +35,7 @@ class ProbedServer:
     """One server at a time; a probe may have ended it, and the next one starts another."""
 
     def __init__(self, installation: Installation, folder: Path) -> None:
-        """Prepare.
-
-        Args:
-            installation: the Triton.
-            folder: for the log and links; not shared.
-        """
+        """Prepare."""
         self._installation = installation
         self._folder = folder
         self._machine = ThisMachine("triton")
