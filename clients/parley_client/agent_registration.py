@@ -24,10 +24,6 @@ class Registration:
 
     A lock file beside it keeps two programs from serving one agent. The system releases it when a program is
     killed; the file that such a program leaves is replaced.
-
-    Args:
-        folder: is made if it is not there.
-        name: of the agent.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

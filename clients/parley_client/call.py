@@ -35,14 +35,7 @@ _PIECE_S = 0.1
 
 
 class CallTools:
-    """Runs the tools that the agent asks for, sends their answers, and cancels tools on request.
-
-    Args:
-        call_id: Names the tasks.
-        table: The functions.
-        respond: Sends an answer.
-        on_failure: Called with a request whose answer could not be sent.
-    """
+    """Runs the tools that the agent asks for, sends their answers, and cancels tools on request."""
 
     def __init__(
         self,

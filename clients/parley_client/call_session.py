@@ -53,19 +53,6 @@ class CallSession:
     still has a server leaves it only when the new one has opened the session, and stays otherwise. In any
     case one of three things holds: a stream is current and served, an attempt is under way that ends in
     time, or the session is over.
-
-    Args:
-        stream: The open stream to the first server; owned by this object.
-        call_id: The first sequence's correlation id, and the beginning of those of later ones.
-        start: How the session is opened.
-        outbox: What is to be sent.
-        inbox: Gets the events.
-        stats: Counts.
-        deadlines: Limits of every wait.
-        bounds: How much is kept for another server.
-        on_tool_event: Called with each, whether or not events are read.
-        reconnect: Where the call may go on; None: nowhere.
-        shows_checkpoints: Whether the application gets those of the server.
     """
 
     def __init__(

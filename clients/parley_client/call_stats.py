@@ -31,11 +31,7 @@ class CallStats:
 
 
 class InFlight:
-    """The requests of one stream whose acknowledgement is due.
-
-    Args:
-        stats: Of the call, which counts them.
-    """
+    """The requests of one stream whose acknowledgement is due."""
 
     def __init__(self, stats: CallStats) -> None:
         self._stats = stats

@@ -69,12 +69,7 @@ class WrongPortError(ConnectError):
 
 
 class ServersRefusedError(ConnectError):
-    """Servers were reached, and none of them took the call; ``__cause__`` is the last refusal.
-
-    Args:
-        servers: that were asked.
-        refusal: has the code and when to ask again.
-    """
+    """Servers were reached, and none of them took the call; ``__cause__`` is the last refusal."""
 
     def __init__(self, servers: Sequence[str], refusal: ParleyError) -> None:
         super().__init__(f"no call with {', '.join(servers)}: {refusal}", retry_after_s=refusal.retry_after_s)

@@ -13,11 +13,7 @@ from parley_client.progress import ResponseTracker
 
 
 class MovedEvents:
-    """Passes events on; from the first :meth:`begin` on, each only once.
-
-    Args:
-        responses: What came of the agent's responses.
-    """
+    """Passes events on; from the first :meth:`begin` on, each only once."""
 
     def __init__(self, responses: ResponseTracker) -> None:
         self._responses = responses
@@ -32,10 +28,6 @@ class MovedEvents:
 
     def begin(self, agent: AgentTurnState | None, *, unanswered: bool) -> list[ServerEvent]:
         """Another server goes on.
-
-        Args:
-            agent: The turn of the agent with which it goes on.
-            unanswered: Whether it begins such a turn at once.
 
         Returns:
             The ends of what it does not go on with: responses that it knows nothing of, and pauses.

@@ -269,11 +269,6 @@ def _refusal(body: bytes | bytearray | None, status: int, headers: Mapping[str, 
 
     Its code has a class in :mod:`parley.errors`, or is one of the gateway's own. An answer that no gateway
     gives is a :class:`ConnectError` with the HTTP status.
-
-    Args:
-        body: of the HTTP response.
-        status: of the HTTP response.
-        headers: of the HTTP response; its ``Retry-After`` in seconds becomes ``retry_after_s``.
     """
     try:
         content = msgspec.json.decode(body or b"")["error"]

@@ -30,11 +30,7 @@ class _Response:
 
 
 class ResponseTracker:
-    """Follows the newest responses.
-
-    Args:
-        clock: Seconds of a monotonic clock.
-    """
+    """Follows the newest responses."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -104,11 +104,6 @@ class Outage:
         """An attempt has failed; returns how long to wait before the next (seconds).
 
         A server that says when it may be asked again is left alone for so long, but the others are not.
-
-        Args:
-            error: Why.
-            servers: How many are asked before this one is asked again.
-            now: The time.
         """
         self._refusals = 0 if error.retryable else self._refusals + 1
         self.refusal = error if self._refusals >= servers else None

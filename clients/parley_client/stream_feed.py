@@ -12,12 +12,7 @@ _END = OutgoingMessage(end=True)
 
 
 class StreamFeed:
-    """Requests that a server before had already, then those of the send queue, which outlives the stream.
-
-    Args:
-        outbox: The call's queue.
-        resumption: Follows what is sent; None: the call cannot go on elsewhere.
-    """
+    """Requests that a server before had already, then those of the send queue, which outlives the stream."""
 
     def __init__(self, outbox: SendQueue, resumption: Resumption | None) -> None:
         self._outbox = outbox

@@ -37,11 +37,7 @@ class Placed:
 
 
 class Mixer:
-    """What the microphone records, chunk by chunk, without any clock.
-
-    Args:
-        seed: of the room's noise.
-    """
+    """What the microphone records, chunk by chunk, without any clock."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -114,11 +110,7 @@ class Account:
 
 
 class Loudspeaker:
-    """Plays pieces one after the other, halts and drops as the server says.
-
-    Args:
-        on_heard: called with every stretch that was heard.
-    """
+    """Plays pieces one after the other, halts and drops as the server says."""
 
     def __init__(self, on_heard: Callable[[Heard], None] | None = None) -> None:
         self._on_heard = on_heard
@@ -181,12 +173,7 @@ class Loudspeaker:
 
 
 class EchoPath:
-    """Delays what is heard, makes it softer and lets a small room answer.
-
-    Args:
-        echo: how late and how soft.
-        mixer: of the microphone.
-    """
+    """Delays what is heard, makes it softer and lets a small room answer."""
 
     def __init__(self, echo: Echo, mixer: Mixer) -> None:
         self._delay = round(echo.delay_ms * RATE / 1000)

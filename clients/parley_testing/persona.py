@@ -55,13 +55,7 @@ class ChatClient:
 
 
 def improvise(persona: Persona, client: ChatClient, seed: int) -> Improvise:
-    """The caller that a model plays.
-
-    Args:
-        persona: who calls.
-        client: of the model.
-        seed: of the model's choices.
-    """
+    """The caller that a model plays."""
     sampling = Sampling(temperature=0.7, max_tokens=_MOST_TOKENS, seed=seed)
     spoken = 0
     is_over = False

@@ -56,11 +56,7 @@ class Clip:
 
 
 class Studio:
-    """Makes the clips of scenarios.
-
-    Args:
-        spoken: all of their :func:`lines`.
-    """
+    """Makes the clips of scenarios, of which ``spoken`` has all :func:`lines`."""
 
     def __init__(self, spoken: Mapping[Line, Spoken]) -> None:
         self._spoken = dict(spoken)

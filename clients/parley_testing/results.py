@@ -87,14 +87,7 @@ def wilson(passes: int, count: int) -> tuple[float, float]:
 def print_results(
     console: Console, results: Sequence[Result], least: float, skipped: Sequence[Scenario] = ()
 ) -> None:
-    """A table of all scenarios, and the criteria that were not met.
-
-    Args:
-        console: where to.
-        results: of all scenarios.
-        least: share of calls that have to pass, 0-1.
-        skipped: those that cannot be run as text.
-    """
+    """A table of all scenarios, and the criteria that were not met."""
     for result in results:
         for number, attempt in enumerate(result.attempts, 1):
             for check in attempt.problems:

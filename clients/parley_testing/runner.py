@@ -44,11 +44,6 @@ async def run_scenarios(
 ) -> list[Result]:
     """Hold all calls; the results are in the order of the scenarios.
 
-    Args:
-        server: ``host:port`` of Triton's gRPC endpoint.
-        plan: what is run, and how.
-        on_done: called with each call that is over.
-
     Raises:
         ScenarioError: a scenario cannot be heard.
     """

@@ -106,10 +106,6 @@ class Sentence:
 def parse_sentence(written: str, sounds: frozenset[str]) -> Sentence:
     """Read a sentence.
 
-    Args:
-        written: as above.
-        sounds: names of the sounds there are.
-
     Raises:
         ScenarioError: no words, or something in brackets that is none of the above.
     """

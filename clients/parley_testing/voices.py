@@ -167,11 +167,6 @@ def _spoken(audio: NDArray[np.int16], words: NDArray[np.int64], rate: int, cast:
 class LineCache:
     """The lines of one cast.
 
-    Args:
-        cast: whose; other weights or another program make other lines.
-        folder: of the cache.
-        most: how many.
-
     Raises:
         ScenarioError: the weights are missing.
     """

@@ -30,11 +30,6 @@ class PlaybackMarks:
     """Reports playback of a response periodically while it is played, and at once when it falls silent.
 
     The last mark of a response that was played to its end is complete; one that is paused stands still.
-
-    Args:
-        call: Gets the marks.
-        played_ms: How much of a response has been played (milliseconds).
-        interval_s: Between two marks of a response that is being played (seconds).
     """
 
     def __init__(

@@ -43,15 +43,7 @@ CheckDefinition = Callable[[str, Mapping[str, Any]], None]
 
 
 class OwnAgent:
-    """An agent of a Python file.
-
-    Args:
-        program: the file.
-        tools: serves its functions.
-        place: where the server finds its definition.
-        check: of a definition, before the server gets it.
-        console: shows the calls of its functions, and what happens at changes of the file.
-    """
+    """An agent of a Python file."""
 
     def __init__(
         self,
@@ -164,12 +156,6 @@ def _options(tool: Tool) -> dict[str, bool]:
 
 async def wait_until_served(server: str, name: str, tools: ToolServer | None, **options: Any) -> None:
     """Return when calls to a server may choose the agent, and the server has read the list of its functions.
-
-    Args:
-        server: ``host:port``.
-        name: of the agent.
-        tools: serves its functions; None: it has none.
-        options: further ones of :class:`parley_client.connect`.
 
     Raises:
         ClientError: it takes longer than :data:`SERVED_S`, or the server refuses calls to it.

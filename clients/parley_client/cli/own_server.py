@@ -91,12 +91,7 @@ def own_server(
 
 
 class _Progress:
-    """The launcher's lines: on the console while the server starts and stops, in a file while it is used.
-
-    Args:
-        console: shows them.
-        file: takes those that would come between the lines of a call, the first :data:`_MOST_LINES`.
-    """
+    """The launcher's lines: on the console while the server starts and stops, in a file while it is used."""
 
     def __init__(self, console: Console, file: Path) -> None:
         self.is_apart = False

@@ -198,9 +198,6 @@ class TurnTracker:
     The server counts turns by what it heard; the script by what was said. A server turn belongs
     to the last scripted turn with a transcript that no server turn has answered yet. What the agent
     says of its own accord, as a greeting, belongs to none.
-
-    Args:
-        on_heard: Called with every stretch of the agent's audio that is heard.
     """
 
     def __init__(self, on_heard: Callable[[Heard], None] | None = None) -> None:

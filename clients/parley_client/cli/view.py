@@ -190,9 +190,6 @@ class CallView:
     Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
     no end yet is printed as it is; of an answer, what was heard. The time of a line is that of its event; an
     answer's is that of its beginning, so that it may be earlier than that of the line before.
-
-    Args:
-        console: Where to print.
     """
 
     def __init__(self, console: Console) -> None:

@@ -140,14 +140,7 @@ class TraceIndex:
         )
 
     def _rows(self, spans: Iterable[Span], origin_ns: int, drawn: set[str], depth: int = 0) -> Iterator[Row]:
-        """Spans and what is below them, each under the one it belongs to.
-
-        Args:
-            spans: those of one depth.
-            origin_ns: Unix time of the beginning of their turn or call.
-            drawn: ids of those that have a row, of which there is no second one: spans may be circular.
-            depth: of the rows.
-        """
+        """Spans and what is below them; ``drawn`` has those with a row already: spans may be circular."""
         for span in spans:
             if span.span_id in drawn:
                 continue

@@ -105,12 +105,7 @@ class CallPlan:
     turn_timeout_s: float
 
     def deadline_s(self, calls: int, turns: int) -> float:
-        """How long a level may last: each of its turns its speech, its pause, its timeout and its answer.
-
-        Args:
-            calls: at once.
-            turns: that are wanted of all of them.
-        """
+        """How long a level may last: each of its turns its speech, its pause, its timeout and its answer."""
         longest = max(turn.pause_ms / 1000 + len(turn.samples) / INPUT_SAMPLE_RATE for turn in self.turns)
         of_a_caller = math.ceil(turns * LOOKS[-1] / calls) + _UNCOUNTED_TURNS
         return calls * _STAGGER_S + of_a_caller * (longest + self.turn_timeout_s + _HEARING_S)

@@ -31,11 +31,6 @@ async def find_capacity(judge: Callable[[int], Awaitable[Verdict]], *, start: in
 
     A level of which the verdict is unsure is not held. Every verdict is taken as it is, and no level is held
     twice: the search ends after at most twice the logarithm of ``most`` levels, whatever the noise does.
-
-    Args:
-        judge: holds a number of calls.
-        start: the first level.
-        most: the highest one.
     """
     levels: list[tuple[int, Verdict]] = []
     held, broken = 0, most + 1

@@ -70,11 +70,6 @@ def run(args: argparse.Namespace, console: Console, default_file: Callable[[], s
 
     The line of a new key goes to standard output, so that it can be appended; the key to standard error.
 
-    Args:
-        args: the command's.
-        console: for people.
-        default_file: returns the file that the gateway's settings name; empty: none.
-
     Raises:
         UsageError: no file is named, or it has no such key.
         SettingsError: the file cannot be used.
