@@ -59,12 +59,7 @@ APIS: tuple[Api, ...] = (
 
 
 def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
-    """Complete the document at ``/openapi.json``.
-
-    Args:
-        app: The application.
-        authenticated: Whether requests need credentials.
-    """
+    """Complete the document at ``/openapi.json``."""
     of_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -180,12 +175,7 @@ def _add_document(app: FastAPI, path: str, make: Callable[[], dict[str, Any]]) -
 
 
 def create_health_app(gateway: Gateway, connections: ConnectionLimiter) -> FastAPI:
-    """What else a gateway answers at ``listen.health_port``.
-
-    Args:
-        gateway: The gateway.
-        connections: Counts those of this port.
-    """
+    """What else a gateway answers at ``listen.health_port``."""
     return _create_side_app(gateway, connections, operations.routes(gateway))
 
 

@@ -67,10 +67,6 @@ class BodyLimits:
     """ASGI middleware: answers 413 to bodies that are too large and 408 to those that do not come.
 
     A request whose length is given in two ways is refused, and its connection closed.
-
-    Args:
-        app: What is inside.
-        limits: Bytes and seconds.
     """
 
     def __init__(self, app: ASGIApp, limits: LimitSettings) -> None:

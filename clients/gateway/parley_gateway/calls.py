@@ -124,15 +124,7 @@ class _OwnedCall(Call):
 
 
 class Calls:
-    """All calls of the process; each belongs to the ``async with`` of the API that opened it.
-
-    Args:
-        settings: Limits.
-        servers: Where calls are opened.
-        metrics: Counts.
-        transport: Makes a call's transport to a server.
-        tracing: Records a span for each call; None: none.
-    """
+    """All calls of the process; each belongs to the ``async with`` of the API that opened it."""
 
     def __init__(
         self,
@@ -191,12 +183,6 @@ class Calls:
         self, start: protocol.Start, *, principal: Principal, api: str, shows_checkpoints: bool = False
     ) -> AsyncIterator[Call]:
         """Open a call on a server that takes it; leaving hangs up.
-
-        Args:
-            start: How the session is opened.
-            principal: Whose call it is.
-            api: The API's name, for metrics.
-            shows_checkpoints: Whether the call's events contain its checkpoints.
 
         Raises:
             ShuttingDownError: the process takes no new calls.
@@ -286,10 +272,6 @@ class Calls:
     async def describe(self, server: TritonServer, agent: str = "") -> protocol.AgentDescription | None:
         """What an agent of a server has; its session is a health check's and takes no caller's place.
 
-        Args:
-            server: which is asked.
-            agent: one that it defines; empty: its own.
-
         Returns:
             None: the agent is too old to describe itself.
 
@@ -330,11 +312,7 @@ class Calls:
             self._idle.set()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new calls, wait for the open ones and for WebSockets, then end them.
-
-        Args:
-            grace_s: How long they may go on (seconds).
-        """
+        """Take no new calls, wait for the open ones and for WebSockets, then end them."""
         self._drain_ends_s = loop_time() + grace_s
         self.drain_began.set()
         self._metrics.draining.set(1)

@@ -19,9 +19,6 @@ class ServedCertificate:
     Each handshake shows the newest pair of certificate and key that fit each other; connections that are open
     stay as they are. Files that cannot be used, as while only one of them has been replaced, change nothing.
 
-    Args:
-        listen: Names the files.
-
     Raises:
         GatewaySettingsError: they cannot be used at the start.
     """

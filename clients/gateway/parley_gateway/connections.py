@@ -103,12 +103,7 @@ class ConnectionLimiter:
         return len(self._all) - self._leaving
 
     def fit(self, descriptors: int, reserved: int) -> None:
-        """Lower the limit to what the process has descriptors for.
-
-        Args:
-            descriptors: RLIMIT_NOFILE.
-            reserved: What calls and requests need at most beside their connections.
-        """
+        """Lower the limit to what the process has descriptors for."""
         room = descriptors - _BASE - _SPARE - _LEAVING
         fits = max(_FEWEST, room - min(reserved, room // 2))
         if fits < self.limit:
@@ -278,11 +273,6 @@ class ConnectionLimits:
     """ASGI middleware: answers requests beyond the limits with an error, and closes their connection.
 
     Beside those of connections there is one of the parameters of a target, and the host's name is checked.
-
-    Args:
-        app: What is inside.
-        connections: Counts them.
-        origins: Has the names under which the gateway is known.
     """
 
     def __init__(self, app: ASGIApp, connections: ConnectionLimiter, origins: Origins) -> None:

@@ -25,12 +25,7 @@ def choose_instance(given: str, environment: Mapping[str, str]) -> str:
 
 
 def mark(instance: str, key: str) -> str:
-    """An id that names the gateway which made it.
-
-    Args:
-        instance: Of the gateway.
-        key: What nobody can guess.
-    """
+    """An id that names the gateway which made it."""
     return f"{instance}_{key}"
 
 

@@ -62,9 +62,6 @@ class AccessLog:
     """ASGI middleware: logs who asked for what, the status, and how long it took.
 
     It gives each request and WebSocket the id and the trace that all their log lines have.
-
-    Args:
-        app: What is inside.
     """
 
     def __init__(self, app: ASGIApp) -> None:

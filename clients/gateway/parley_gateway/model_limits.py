@@ -16,12 +16,7 @@ from parley_gateway.shares import Shares
 
 
 class ModelSlot:
-    """The place of one admitted request.
-
-    Args:
-        gateway: of the process.
-        owner: with whom what the request holds is counted; None: without an owner.
-    """
+    """The place of one admitted request."""
 
     def __init__(self, gateway: Gateway, owner: str | None) -> None:
         self._gateway = gateway
@@ -44,12 +39,7 @@ class ModelSlot:
 
 
 class ModelLimiter:
-    """Bounds the requests of one API, and sends each to a server with room.
-
-    Args:
-        gateway: of the process.
-        api: its name.
-    """
+    """Bounds the requests of one API, and sends each to a server with room."""
 
     def __init__(self, gateway: Gateway, api: str) -> None:
         self._gateway = gateway
@@ -59,9 +49,6 @@ class ModelLimiter:
     @contextmanager
     def place(self, principal: Principal) -> Iterator[ModelSlot]:
         """Room for one request, from before its body is read until it is answered; a drain waits for it.
-
-        Args:
-            principal: Whose request it is; its share of the room leaves some to others.
 
         Raises:
             ShuttingDownError: the gateway takes nothing new.

@@ -22,12 +22,6 @@ class CallServers:
 
     Implements :class:`parley_client.reconnection.Reconnect`: the call goes on at a server that it has not
     tried in the same outage, and at its own again only if it has lost that and no other is ready.
-
-    Args:
-        servers: All of the gateway.
-        transport: Makes the transport to a server.
-        trace: Of the call; each attempt is a span below it.
-        on_attempt: Called with every attempt, the server, and why the call does not go on there.
     """
 
     def __init__(

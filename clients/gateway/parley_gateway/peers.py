@@ -129,16 +129,7 @@ def _name_in(certificate: x509.Certificate) -> str:
 
 
 class Peers:
-    """Finds the other gateways, and passes requests on to them.
-
-    Args:
-        settings: Names them, and the certificate that they have, too.
-        guard: Knows the clients' addresses.
-        calls: Waits for streams at the end of the process.
-        metrics: Counts.
-        stall_s: How long a client may take none of its messages (seconds).
-        resolve: Finds the addresses of a name.
-    """
+    """Finds the other gateways, and passes requests on to them."""
 
     def __init__(
         self,

@@ -15,10 +15,6 @@ def read_redis_address(setting: str, address: str) -> str:
     By itself coredis accepts every certificate of a known authority, whatever host it names. An address that
     has ``ssl_check_hostname`` stays as it is.
 
-    Args:
-        setting: Of the address, for the error.
-        address: ``redis://…`` or ``rediss://…``.
-
     Raises:
         GatewaySettingsError: it is no address of Redis. The message does not show it: it may hold a password.
     """

@@ -108,10 +108,6 @@ class _Server(uvicorn.Server):
 async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None:
     """Listen until a signal ends it: the first lets calls finish, the second ends at once.
 
-    Args:
-        settings: All of them.
-        on_ready: Called once the gateway listens.
-
     Raises:
         GatewaySettingsError: the settings cannot be used, for example because the address is taken.
     """

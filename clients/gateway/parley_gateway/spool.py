@@ -53,12 +53,7 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Spool:
-    """The budgets of all recordings of a process.
-
-    Args:
-        settings: sizes and folder.
-        gauge: follows the bytes that are reserved.
-    """
+    """The budgets of all recordings of a process."""
 
     def __init__(self, settings: UploadSettings, gauge: Gauge) -> None:
         self._settings = settings
@@ -91,11 +86,7 @@ class Spool:
             ) from error
 
     def open(self, owner: str | None = None) -> SpooledFile:
-        """A new file, to be entered.
-
-        Args:
-            owner: With whom its bytes are counted; None: without an owner.
-        """
+        """A new file, to be entered."""
         return SpooledFile(self, owner)
 
     def check_room(self, size: int, owner: str | None) -> None:
@@ -180,12 +171,7 @@ class Spool:
 
 
 class SpooledFile:
-    """Bytes of one request; when it is left, they are gone.
-
-    Args:
-        spool: whose budget counts.
-        owner: with whom the bytes are counted; None: without an owner.
-    """
+    """Bytes of one request; when it is left, they are gone."""
 
     def __init__(self, spool: Spool, owner: str | None = None) -> None:
         self.owner = owner

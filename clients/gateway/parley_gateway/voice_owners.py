@@ -35,10 +35,6 @@ def may_use(voice: str, principal: Principal) -> bool:
     """Whether the client may use a voice: its own, and shared ones.
 
     By telephone every voice: there the operator's settings and TwiML name it.
-
-    Args:
-        voice: its name, which may begin with a synthesizer's.
-        principal: the client.
     """
     name = voice.rpartition(SEPARATOR)[2]
     return principal.kind == "signature" or _OWNED.match(name) is None or is_own(name, principal)

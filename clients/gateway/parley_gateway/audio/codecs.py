@@ -143,12 +143,7 @@ class AudioFormat:
 
 
 class AudioStreamDecoder:
-    """Turns a client's bytes into what the agent hears; keeps its place between pieces of any size.
-
-    Args:
-        form: What the client sends.
-        to_rate: Of the result (Hz).
-    """
+    """Turns a client's bytes into what the agent hears; keeps its place between pieces of any size."""
 
     def __init__(self, form: AudioFormat, to_rate: int = protocol.INPUT_SAMPLE_RATE) -> None:
         self._read = _READERS[form.encoding]
@@ -173,12 +168,7 @@ class AudioStreamDecoder:
 
 
 class Encoder:
-    """Turns the agent's speech into a client's bytes.
-
-    Args:
-        form: The client's format.
-        from_rate: Of the speech (Hz).
-    """
+    """Turns the agent's speech into a client's bytes."""
 
     def __init__(self, form: AudioFormat, from_rate: int) -> None:
         self._write = _WRITERS[form.encoding]

@@ -58,13 +58,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class Decoders:
-    """Decodes recordings, a bounded number at once; an ``async with`` ends every process.
-
-    Args:
-        settings: how many, and their limits.
-        spool: where the samples go.
-        counter: by outcome.
-    """
+    """Decodes recordings, a bounded number at once; an ``async with`` ends every process."""
 
     def __init__(self, settings: DecoderSettings, spool: Spool, counter: Counter) -> None:
         self._settings = settings
@@ -105,13 +99,7 @@ class Decoders:
     async def decode(
         self, recording: SpooledFile, container: Container, output: SpooledFile, max_s: float
     ) -> None:
-        """Decode a recording; cancelled, its process is killed.
-
-        Args:
-            recording: finished.
-            container: its form.
-            output: gets i16 ``[n]``, 16 kHz mono.
-            max_s: longest recording (seconds).
+        """Decode a recording to i16 ``[n]`` of 16 kHz, mono; cancelled, its process is killed.
 
         Raises:
             InvalidAudioError: it is damaged, too long, or asks for more than a decoder has.

@@ -65,10 +65,6 @@ async def encode_all(encoder: Encoder, speech: AsyncIterable[SpeechPiece]) -> As
 
     They are encoded in a thread of its own: in the loop they would delay all audio, and in the common
     threads they would wait behind recordings that take seconds to decode.
-
-    Args:
-        encoder: used by this object only.
-        speech: of the encoder's sample rate.
     """
     loop = asyncio.get_running_loop()
     thread = ThreadPoolExecutor(1, "encoder")

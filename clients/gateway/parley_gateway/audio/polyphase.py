@@ -26,12 +26,7 @@ _FEW_PLACES = 8
 
 
 class LiveResampler:
-    """A windowed sinc, evaluated only where samples are needed; keeps what it needs between pieces.
-
-    Args:
-        from_rate: Of what comes in (Hz).
-        to_rate: Of what goes out (Hz).
-    """
+    """A windowed sinc, evaluated only where samples are needed; keeps what it needs between pieces."""
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
         common = gcd(from_rate, to_rate)

@@ -37,12 +37,7 @@ from parley_gateway.security.watched import WatchedFile
 
 
 class UsedTokens:
-    """Remembers them until they expire, up to a bound.
-
-    Args:
-        bound: How many at once.
-        clock: Seconds since 1970.
-    """
+    """Remembers them until they expire, up to a bound."""
 
     def __init__(self, bound: int, clock: Callable[[], float] = time.time) -> None:
         self._bound = bound
@@ -81,13 +76,6 @@ Signature: TypeAlias = Callable[[], Principal]
 
 class Guard:
     """The gateway's security; one per process.
-
-    Args:
-        security: Keys, tokens and origins.
-        jwt: JWTs of another issuer.
-        rates: How often.
-        public_url: Where clients reach the gateway, if a proxy is in front.
-        instance: The gateway's name in the tokens that it issues.
 
     Raises:
         GatewaySettingsError: something cannot be used.

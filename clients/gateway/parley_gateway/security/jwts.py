@@ -25,9 +25,6 @@ _Keys: TypeAlias = "bytes | jwt.PyJWKSet"
 class JwtVerifier:
     """Recognises them.
 
-    Args:
-        settings: With an issuer.
-
     Raises:
         GatewaySettingsError: they cannot be used.
     """

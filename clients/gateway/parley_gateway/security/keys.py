@@ -120,11 +120,7 @@ def read_keys(raw: bytes) -> dict[str, KeyEntry]:
 
 
 class KeyRing:
-    """Recognises API keys.
-
-    Args:
-        file: Where they are.
-    """
+    """Recognises API keys."""
 
     def __init__(self, file: WatchedFile[dict[str, KeyEntry]]) -> None:
         self._file = file

@@ -140,12 +140,7 @@ _STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 class SecureHeaders:
-    """ASGI middleware: adds headers of security that a response does not set itself.
-
-    Args:
-        app: The application inside.
-        encrypted: Clients reach the gateway by TLS; browsers then keep to it (HSTS).
-    """
+    """ASGI middleware: adds headers of security that a response does not set itself; with TLS also HSTS."""
 
     def __init__(self, app: ASGIApp, *, encrypted: bool) -> None:
         self._app = app
@@ -168,13 +163,7 @@ class SecureHeaders:
 
 
 def add_headers(app: Starlette, origins: Origins, *, encrypted: bool) -> None:
-    """Add CORS and :class:`SecureHeaders` to an application, before it serves.
-
-    Args:
-        app: The application.
-        origins: Their pages may read responses.
-        encrypted: Clients reach the gateway by TLS.
-    """
+    """Add CORS and :class:`SecureHeaders` to an application, before it serves."""
     if origins.allowed:
         app.add_middleware(
             CORSMiddleware,

@@ -15,12 +15,7 @@ _VALID_S = 60
 
 
 class PeerSeal:
-    """Seals the address of a client, for one path and a short time.
-
-    Args:
-        secret: That all gateways behind one address have.
-        clock: Seconds since 1970.
-    """
+    """Seals the address of a client, for one path and a short time."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._key = hmac.digest(secret, b"parley peers", "sha256")

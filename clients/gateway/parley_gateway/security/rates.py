@@ -41,10 +41,6 @@ class RatesUnavailableError(GatewayError):
 class Rates:
     """Sliding windows of requests, sessions and failed authentications.
 
-    Args:
-        settings: Limits and store.
-        clock: Seconds, for how long a store that failed is left alone.
-
     Raises:
         GatewaySettingsError: a limit or the store cannot be read.
     """
@@ -62,12 +58,7 @@ class Rates:
         self._store_failed_at: float | None = None
 
     async def hit(self, what: What, who: str, own: str | None = None) -> None:
-        """Count one.
-
-        Args:
-            what: Of which kind.
-            who: Of whom.
-            own: Replaces the common limit.
+        """Count one, by the common limit or ``own``.
 
         Raises:
             RateLimitedError: it is one too many; it is not counted.
@@ -178,13 +169,7 @@ def _shared_store(address: str) -> RedisStorage | None:
 
 
 class Bucket:
-    """A token bucket.
-
-    Args:
-        per_s: Tokens per second.
-        burst_s: Its size: the tokens of this many seconds.
-        clock: Seconds.
-    """
+    """A token bucket; it holds the tokens of ``burst_s`` seconds."""
 
     def __init__(self, per_s: float, burst_s: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s
@@ -205,12 +190,7 @@ class Bucket:
 
 
 class Meter:
-    """Limits of the messages of one WebSocket.
-
-    Args:
-        settings: What is allowed.
-        clock: Seconds.
-    """
+    """Limits of the messages of one WebSocket."""
 
     def __init__(self, settings: RateSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._largest = settings.message_bytes

@@ -53,14 +53,7 @@ class Shown:
 
 
 class SessionTokens:
-    """Issues and recognises them.
-
-    Args:
-        secret: Signs them.
-        max_ttl_s: How long one lasts at most (seconds).
-        clock: Seconds since 1970, for what is issued.
-        instance: The name of the gateway.
-    """
+    """Issues and recognises them."""
 
     def __init__(
         self,

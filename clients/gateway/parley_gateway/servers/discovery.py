@@ -106,11 +106,6 @@ class Discovery:
     A name that cannot be resolved, or has no address, and a file that cannot be read change nothing: what was
     found before still counts.
 
-    Args:
-        settings: Addresses, names and the file.
-        on_change: Called when the endpoints may have changed.
-        resolve: Finds the addresses of a name.
-
     Raises:
         GatewaySettingsError: the file cannot be used.
     """

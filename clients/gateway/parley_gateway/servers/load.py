@@ -57,9 +57,6 @@ ReadMetrics: TypeAlias = Callable[[Endpoint], Awaitable[ServerReport]]
 def read_report(page: str) -> ServerReport:
     """What a metrics page says about sessions and GPUs.
 
-    Args:
-        page: as Triton's metrics endpoint gives it.
-
     Raises:
         ValueError: it cannot be read.
     """
@@ -154,12 +151,7 @@ class MetricsReader:
 
 
 class ServerLoad:
-    """The newest report of one server.
-
-    Args:
-        read: Reads its metrics.
-        settings: Time between two reports, and limit of one.
-    """
+    """The newest report of one server."""
 
     def __init__(self, read: ReadMetrics, settings: ServerSettings) -> None:
         self._read = read

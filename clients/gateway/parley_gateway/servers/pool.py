@@ -40,15 +40,6 @@ class Servers:
 
     A server that is no longer found takes no new call. Its channel is closed when its last user has left; if
     it is found again before, it takes calls again.
-
-    Args:
-        settings: Which they are.
-        open_channel: Makes the channel to an endpoint.
-        probe: Asks whether a server is ready.
-        ask_models: Asks every model of a server something real.
-        resolve: Finds the addresses of a name.
-        read_metrics: Reads the metrics of a server.
-        random: Draws the servers of which one is chosen.
     """
 
     def __init__(

@@ -60,18 +60,7 @@ async def check_readiness(channel: grpc.aio.Channel, timeout_s: float) -> None:
 
 
 class TritonServer:
-    """One Triton.
-
-    Args:
-        endpoint: Where it is.
-        open_channel: Makes a channel to it, which the server owns.
-        settings: How it is watched.
-        probe: Asks whether it is ready.
-        models: What its models answer.
-        load: What its metrics say.
-        is_needed: Whether no server is ready: then it is checked more often.
-        on_unused: Called when its last user has left.
-    """
+    """One Triton, whose channel this object owns; it is checked more often while no server is ready."""
 
     def __init__(
         self,
@@ -335,12 +324,7 @@ class TritonServer:
 
 
 class Lease:
-    """Counts one user of a server for as long as it is entered.
-
-    Args:
-        server: The server.
-        opens_session: Whether the user opens a session of the agent, and is no request to another model.
-    """
+    """Counts one user of a server for as long as it is entered."""
 
     def __init__(self, server: TritonServer, *, opens_session: bool) -> None:
         self.server = server

@@ -19,9 +19,6 @@ class ServerTls:
 
     Files that do not fit each other, as while they are being renewed, change nothing.
 
-    Args:
-        settings: Names the files.
-
     Raises:
         GatewaySettingsError: the files cannot be used.
     """

@@ -75,11 +75,7 @@ def read_seal_keys(raw: bytes) -> tuple[SealKey, ...]:
 
 
 class Sealer:
-    """Seals with the first key of a file, and opens with all of them.
-
-    Args:
-        file: The keys.
-    """
+    """Seals with the first key of a file, and opens with all of them."""
 
     def __init__(self, file: WatchedFile[tuple[SealKey, ...]]) -> None:
         self._file = file

@@ -29,14 +29,7 @@ _CLAIM_ATTEMPTS = 5
 
 
 class SessionKeeper:
-    """All kept sessions of this process.
-
-    Args:
-        settings: Limits.
-        store: Where they are; None: nowhere.
-        sealer: Encrypts them; None with no store.
-        metrics: Counts.
-    """
+    """All kept sessions of this process."""
 
     def __init__(
         self,
@@ -84,16 +77,7 @@ class SessionKeeper:
         encoding: Encoding,
         claim: SessionClaim | None,
     ) -> KeptSession | None:
-        """Begin to keep an open session; None: there is no store.
-
-        Args:
-            call: Its call.
-            tell: Sends a checkpoint that the store has to the client.
-            session_id: Of its connection.
-            owner: Whose it is.
-            encoding: Of its audio.
-            claim: Of a session that goes on; None: it is new.
-        """
+        """Begin to keep an open session; None: there is no store."""
         if self._store is None or self._sealer is None:
             return None
         if claim is None:

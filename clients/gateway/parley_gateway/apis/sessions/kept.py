@@ -37,18 +37,7 @@ _MOST_NUMBERS = 512
 
 
 class KeptSession:
-    """One open session.
-
-    Args:
-        settings: Limits.
-        metrics: Counts.
-        store: Where it is kept.
-        sealer: Encrypts it.
-        call: Its call.
-        tell: Sends a checkpoint that the store has to the client.
-        owner: Whose it is.
-        claim: What is there of it.
-    """
+    """One open session."""
 
     def __init__(
         self,

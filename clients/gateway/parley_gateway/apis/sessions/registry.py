@@ -105,12 +105,7 @@ class RegisteredSession:
 
 
 class SessionRegistry:
-    """Owns all sessions.
-
-    Args:
-        settings: How many, and how long.
-        instance: The gateway's name in their ids.
-    """
+    """Owns all sessions."""
 
     def __init__(self, settings: SessionSettings, instance: str) -> None:
         self._settings = settings

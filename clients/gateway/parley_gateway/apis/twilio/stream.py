@@ -49,14 +49,7 @@ _ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
 
 
 def connect_to(stream_url: str, nonce: str, ended_url: str, agent: str) -> str:
-    """TwiML that connects a call with a bidirectional stream.
-
-    Args:
-        stream_url: address of the gateway's WebSocket.
-        nonce: admits the stream.
-        ended_url: says how the call goes on after the stream.
-        agent: name of the agent that takes the call; empty: the server's own.
-    """
+    """TwiML that connects a call with a bidirectional stream."""
     given = {NONCE: nonce} | ({AGENT: agent} if agent else {})
     parameters = "".join(
         f"<Parameter name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in given.items()
