@@ -26,7 +26,7 @@ IMAGE ?=
 PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
-.PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-load setup-deploy \
+.PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval simulate bench-stages gpu-check triton-check \
     bench-moves perf-analyzer soak chaos load observe fetch models export images release lock clean
@@ -54,10 +54,6 @@ setup-frameworks: ## Make the environment .venv-frameworks (SDKs and frameworks 
 setup-kernels:
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --kernels
-
-setup-load:
-	$(call need-python)
-	@$(PYTHON3) scripts/setup --load
 
 setup-deploy:
 	$(call need-python)
@@ -169,7 +165,7 @@ chaos: setup ## Cause one fault after the other under running calls, which check
 	$(call provision,--cluster)
 	@$(PY) -m perf chaos $(ARGS)
 
-load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")
+load: setup ## Let many callers talk to the server at once (USERS=8 MINUTES=5; ARGS="--help")
 	@$(PY) -m perf load $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)
 
 simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")

@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 import numpy as np
 from eval_recordings import RATE, changes, hear_turn, moonshine_pipeline
-from harness.machine import describe_processor
 from harness.recordings import SYNTHETIC, load_recordings
+from harness.report import describe_processor
 from numpy.typing import NDArray
 
 from parley.agent.collecting.checks import iban, luhn

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from harness.machine import describe_processor
 from harness.program import run_program
-from harness.report import make_table, write_json
+from harness.report import describe_processor, make_table, write_json
 from rich.console import Console
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.machine import describe_machine, describe_run
 from harness.program import run_program
 from harness.recordings import RecordingError
-from harness.report import write_html, write_json
+from harness.report import describe_machine, describe_run, write_html, write_json
 from harness.servers import local_gateway
 from rich.console import Console
 

@@ -101,7 +101,6 @@ def _only_packages(
 
 
 KERNELS = _only_packages(EXPORT.name, "kernels.txt", "numpy, pytest, torch, triton", torch=True)
-LOAD = _only_packages(FRAMEWORKS.name, "load.txt", "locust")
 PHOENIX = _only_packages(".venv-phoenix", "phoenix.txt", "phoenix.server.main")
 # What is beside the models, a lock for each purpose; the locks agree in their versions.
 _TOOLS = ".venv-tools"

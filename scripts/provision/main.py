@@ -21,7 +21,6 @@ _ENVIRONMENTS = {
     "export": (made.EXPORT, "make .venv-export (training, export) instead"),
     "kernels": (made.KERNELS, "install the Triton compiler, which tests GPU kernels, in .venv-export"),
     "frameworks": (made.FRAMEWORKS, "make .venv-frameworks (other makers' SDKs and frameworks) instead"),
-    "load": (made.LOAD, "install locust, for `make load`, in .venv-frameworks"),
     "deploy": (made.DEPLOY, "install what the files in deploy/ are tested with, in .venv-tools"),
     "images": (made.IMAGES, "install what images and the compose file are checked with, in .venv-tools"),
     "packing": (made.PACKING, "install what writes an image's SBOM, in .venv-tools"),

@@ -21,7 +21,7 @@ from provision import uv as uv_module  # noqa: E402
 from provision.environments import (  # noqa: E402
     EXPORT,
     IN_IMAGES,
-    LOAD,
+    PHOENIX,
     SERVE,
     TALK,
     fingerprints,
@@ -226,9 +226,9 @@ def checkout(tmp_path):
 
 def test_fingerprints_of_an_environment_without_torch_leave_that_lock_to_others(checkout):
     """Environments share folders: one that installs no torch must not say that the folder has it."""
-    (checkout / "build/requirements/load.txt").write_text("load.txt")
+    (checkout / "build/requirements/phoenix.txt").write_text("phoenix.txt")
     assert "torch.txt" in fingerprints(checkout, EXPORT)
-    assert fingerprints(checkout, LOAD).keys().isdisjoint({"torch.txt", "torch-cuda.txt"})
+    assert fingerprints(checkout, PHOENIX).keys().isdisjoint({"torch.txt", "torch-cuda.txt"})
 
 
 def test_packages_come_from_the_main_index_first(uv_that, tmp_path):
