@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_cached, t3_cached, t3_shapes
-from gpu_check.speech import random_networks
+from gpu_check.language import QWEN3_4B, T3_WIDTH, qwen3_cached, t3_cached, t3_shapes
+from gpu_check.synthesis import random_networks
 
 from parley.launcher.models import read_config
 from parley.launcher.options import GPU_PROFILE

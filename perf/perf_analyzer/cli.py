@@ -22,9 +22,8 @@ from parley.launcher.models import leave_out_absent, model_folders, model_names
 from parley.launcher.options import TINY_PROFILE
 from parley_client.cli.own_server import profile_name, running_server
 from parley_client.errors import ClientError
-from perf_analyzer.export import Figures
+from perf_analyzer.export import Figures, RunFailedError, Runner, provide_program
 from perf_analyzer.inputs import REPOSITORY, drive_of
-from perf_analyzer.runner import RunFailedError, Runner, provide_program
 
 _LEVELS = "1,4,16"
 _LIMIT_S = 300.0

@@ -1,4 +1,4 @@
-"""The profile export of perf_analyzer 2.51, and the figures that are made of it.
+"""Runs of perf_analyzer 2.51, its profile export, and the figures that are made of it.
 
 The program writes every request with the times of its responses, in nanoseconds. A decoupled model's last
 response is often an empty one that only ends the request. The program counts it: its own latency is the time
@@ -7,11 +7,15 @@ to that one, and its "first response" may be one of any request of a sequence. S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from harness.stats import percentile, percentiles
+
+from parley.launcher.options import ROOT
+from perf_analyzer.inputs import Drive, to_json
 
 _NS_PER_MS = 1_000_000
 _EMPTY = b'""'
@@ -66,8 +70,8 @@ class ProfileExport(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(ProfileExport)
 
 
-class ExportError(ValueError):
-    """The export cannot be read, or has no request."""
+class RunFailedError(RuntimeError):
+    """A run has no figures; the text says why, in the program's or the model's words."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,15 +94,15 @@ def read_export(path: Path) -> list[ProfileRequest]:
     """The requests of the file's only experiment.
 
     Raises:
-        ExportError: there is none, or the file cannot be read.
+        RunFailedError: there is none, or the file cannot be read.
     """
     try:
         export = _decoder.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
-        raise ExportError(f"the profile export cannot be read: {error}") from error
+        raise RunFailedError(f"the profile export cannot be read: {error}") from error
     requests = [request for one in export.experiments for request in one.requests]
     if not requests:
-        raise ExportError("the profile export has no request")
+        raise RunFailedError("the profile export has no request")
     return requests
 
 
@@ -115,11 +119,11 @@ def measure(
             after the measurement, and its last request need not be here.
 
     Raises:
-        ExportError: no request was answered.
+        RunFailedError: no request was answered.
     """
     answered = [request for request in requests if request.response_timestamps]
     if not answered:
-        raise ExportError("no request was answered")
+        raise RunFailedError("no request was answered")
     # A request may rightly be answered with nothing but its end, as a text without words is.
     latencies = [
         _ms(request.timestamp, (request.answers() or request.response_timestamps)[-1]) for request in answered
@@ -156,3 +160,78 @@ def _sequences(requests: Iterable[ProfileRequest], steps: int) -> list[list[Prof
 
 def _ms(since: int, until: int) -> float:
     return (until - since) / _NS_PER_MS
+
+
+PROGRAM = ROOT / ".cache" / "perf-analyzer" / "perf_analyzer"
+"""Where ``scripts/setup --perf-analyzer`` puts it."""
+_WAVES = 4
+"""Least number of requests of each caller: the first and the last ones do not have all others beside them."""
+_LINES = 3
+
+
+def provide_program() -> None:
+    """Get the program, unless it is there.
+
+    Raises:
+        RunFailedError: it cannot be had; the set-up has printed why.
+    """
+    setup = ROOT / "scripts" / "setup"
+    if subprocess.run([str(setup), "--perf-analyzer"], check=False).returncode or not PROGRAM.exists():
+        raise RunFailedError("perf_analyzer cannot be had: see above")
+
+
+class Runner:
+    """Runs the program against one server."""
+
+    def __init__(self, address: str, folder: Path, *, limit_s: float) -> None:
+        self._address = address
+        self._folder = folder
+        self._limit_s = limit_s
+
+    def run(self, model: str, drive: Drive, concurrency: int, scale: float = 1.0) -> Figures:
+        """Measure one model with so many requests, or sequences, at once.
+
+        Raises:
+            RunFailedError: the program or the model failed.
+        """
+        data, export = self._folder / f"{model}.json", self._folder / f"{model}-{concurrency}.export.json"
+        data.write_bytes(to_json(drive.steps))
+        export.unlink(missing_ok=True)
+        lengths = [1 if isinstance(one, Mapping) else len(one) for one in drive.steps]
+        callers = max(_WAVES * concurrency, round(drive.requests * scale))
+        command = [
+            *self.command(model, concurrency, streaming=drive.streams),
+            *("--input-data", str(data)),
+            *("--request-count", str(callers * sum(lengths) // len(lengths))),
+            *("--profile-export-file", str(export)),
+        ]
+        self._call(command)
+        try:
+            return measure(read_export(export), first_output=drive.first_output, steps=min(lengths))
+        finally:
+            export.unlink(missing_ok=True)  # it repeats all tensors of all requests
+
+    def command(self, model: str, concurrency: int, *, streaming: bool) -> list[str]:
+        """The program with what every run needs."""
+        return [
+            *(str(PROGRAM), "-m", model, "-u", self._address, "-i", "grpc", "--async"),
+            *(["--streaming"] if streaming else []),
+            *("--concurrency-range", str(concurrency)),
+        ]
+
+    def _call(self, command: Sequence[str]) -> None:
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, timeout=self._limit_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RunFailedError(f"not done within {self._limit_s:g} s") from error
+        if done.returncode:
+            raise RunFailedError(explain(done.stdout + done.stderr) or f"exit status {done.returncode}")
+
+
+def explain(output: str) -> str:
+    """The lines of the program's output that say what went wrong."""
+    lines = [line.strip() for line in output.splitlines()]
+    telling = [line for line in lines if "rror" in line or "ailed" in line]
+    return " ".join(dict.fromkeys(telling[-_LINES:] or lines[-_LINES:]))

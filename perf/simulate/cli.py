@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.program import run_program
@@ -23,10 +23,29 @@ from parley_testing.log import CallLog, transcript
 from parley_testing.rendering import Studio, lines
 from parley_testing.scenario import Scenario, ScenarioError
 from parley_testing.scenario_file import load_scenarios
-from parley_testing.voices import Cast, Line, LineCache, Spoken, speak_all
+from parley_testing.voices import ESPEAK, Cast, Line, LineCache, Spoken, cast_of, speak_all
 from simulate.report import print_cases, print_table, summary
 from simulate.scores import score
-from simulate.worlds import World, world_of
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class World:
+    """All that callers of a profile have in common."""
+
+    scenarios: Path
+    cast: Cast
+    latency_ms: tuple[float, float]
+    """From the end of speech to the first audio, at most: p50 and p95."""
+
+
+def world_of(profile: str) -> World:
+    """Only the tiny models need callers who say what they have learned."""
+    if (cast := cast_of(profile)) is ESPEAK:
+        return World(_HERE / "scenarios", cast, (450.0, 700.0))
+    return World(_HERE / "scenarios_open", cast, (700.0, 1_100.0))
+
 
 _EPILOG = "perf/simulate/README.md describes the scenarios and the figures."
 

@@ -21,7 +21,7 @@ from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
 from parley_client.cli.arguments import run_to_end
 from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_stages.transcription import TRANSCRIBERS
-from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
+from stages.drivers import DRIVERS, EndpointSpec, parse_endpoint
 from stages.material import Material, load_material
 from stages.protocols import EndpointError, Level, Stage
 from stages.results import LevelResult, load_table, notes, stage_tables

@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
+from perf_analyzer.export import Runner, provide_program
 from perf_analyzer.inputs import drive_of
-from perf_analyzer.runner import Runner, provide_program
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError, UnsupportedLanguageError

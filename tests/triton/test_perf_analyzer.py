@@ -6,8 +6,8 @@ import re
 import subprocess
 
 import pytest
+from perf_analyzer.export import Runner, provide_program
 from perf_analyzer.inputs import REPOSITORY, drive_of
-from perf_analyzer.runner import Runner, provide_program
 
 from parley.canaries import CANARIES
 from parley.launcher.models import read_config

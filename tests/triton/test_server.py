@@ -21,7 +21,7 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers, shared_memory_bytes
-from triton_check.lock import index_by_http2, lock_header
+from triton_check.probes import index_by_http2, lock_header
 
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions

@@ -333,7 +333,9 @@ async def test_a_request_without_an_answer_has_no_end(monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_file_system_is_filled_to_its_last_page(tmp_path):
-    program = "import pathlib, sys, chaos.places; print(chaos.places._fill(pathlib.Path(sys.argv[1])))"
+    program = (
+        "import pathlib, sys, chaos.deployment; print(chaos.deployment._fill(pathlib.Path(sys.argv[1])))"
+    )
     shell = 'mount -t tmpfs -o size=1m none "$1" && "$2" -c "$3" "$1/ballast" && ! echo x > "$1/more"'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", shell, "sh", str(tmp_path), sys.executable, program],

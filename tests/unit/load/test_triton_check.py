@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from triton_check import probes
 from triton_check.cli import main
-from triton_check.lock import lock_header
-from triton_check.probes import PROBES, Answer, Probe, run
+from triton_check.probes import PROBES, Answer, Probe, lock_header, run
 
 from parley.errors import ModelUnavailableError, ParleyError
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from perf_analyzer.export import ExportError, measure, read_export
+from perf_analyzer.export import RunFailedError, measure, read_export
 
 MS = 1_000_000
 T0 = 1_795_000_000_000_000_000
@@ -93,7 +93,7 @@ def test_a_stream_is_waited_for_at_its_end(read):
 def test_requests_without_an_answer_do_not_count(read):
     figures = measure(read(request(0, (5, {"REPLY": "{}"})), request(1)))
     assert figures.requests == 1
-    with pytest.raises(ExportError, match="no request was answered"):
+    with pytest.raises(RunFailedError, match="no request was answered"):
         measure(read(request(1)))
 
 
@@ -101,7 +101,7 @@ def test_requests_without_an_answer_do_not_count(read):
 def test_an_export_without_requests(tmp_path, content):
     path = tmp_path / "export.json"
     path.write_text(content)
-    with pytest.raises(ExportError, match="profile export"):
+    with pytest.raises(RunFailedError, match="profile export"):
         read_export(path)
-    with pytest.raises(ExportError):
+    with pytest.raises(RunFailedError):
         read_export(tmp_path / "absent.json")

@@ -6,8 +6,8 @@ import json
 import msgspec
 import numpy as np
 import pytest
+from perf_analyzer.export import Runner, explain
 from perf_analyzer.inputs import REPOSITORY, drive_of, to_json
-from perf_analyzer.runner import Runner, explain
 from tritonclient.utils import triton_to_np_dtype
 
 from parley.asr.messages import AsrRequest, TranscribeRequest

@@ -10,8 +10,8 @@ import pytest
 import soundfile
 from fake_endpoints import QUICK, utterance
 from fake_services import Service, serving
+from stages.drivers import DRIVERS, parse_endpoint
 from stages.drivers.common import EndpointOptions
-from stages.drivers.table import DRIVERS, parse_endpoint
 from stages.protocols import EndpointError, Prompt, Stage
 from stages.turns import answer, call, recognize, speak
 

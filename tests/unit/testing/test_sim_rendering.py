@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate.worlds import world_of
+from simulate.cli import world_of
 
 from parley_client.audio.files import read_speech
 from parley_testing.rendering import Studio, cut_point, lines, put_between

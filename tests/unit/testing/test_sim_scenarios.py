@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from simulate.worlds import world_of
+from simulate.cli import world_of
 
 from parley.protocol import BargeInOptions, ToolRequest, TurnOptions
 from parley_testing.scenario import (
