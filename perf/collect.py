@@ -272,7 +272,3 @@ def main() -> int:
             )
             print(f"  2 {one.reply!r}\n    {one.heard_reply!r}\n  = {one.value!r}")
     return int(sum(one.value == one.truth for one in found) < args.least * len(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

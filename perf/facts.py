@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,23 +33,32 @@ _MOST_ALARMS = 0.02
 class Report:
     """Of some agents."""
 
-    traps: int = 0
-    spoken: int = 0
-    """Traps that reached the voice."""
-    true: int = 0
-    held: int = 0
-    """True sentences that did not, or not whole."""
-    swapped: int = 0
-    swapped_spoken: int = 0
+    ends: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Sentences by kind, and by whether they reached the voice whole."""
     segment_ms: list[float] = field(default_factory=list)
     source_ms: list[float] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        """Add those of others."""
+        self.ends += other.ends
+        self.segment_ms += other.segment_ms
+        self.source_ms += other.source_ms
+
+    def share(self, kind: str, *, spoken: bool) -> str:
+        """How many of how many."""
+        return f"{self.ends[kind, spoken]:3} of {self.ends[kind, True] + self.ends[kind, False]:3}"
+
+    @property
+    def alarms(self) -> float:
+        """Share of the true sentences that were held back."""
+        return self.ends["true", False] / (self.ends["true", True] + self.ends["true", False])
 
     def line(self, name: str) -> str:
         """For the table."""
         return (
-            f"{name:12} |   {self.spoken:3} of {self.traps:3} "
-            f"| {self.held:3} of {self.true:3} ({100 * self.held / self.true:4.1f} %) "
-            f"|   {self.swapped_spoken} of {self.swapped}   "
+            f"{name:12} |   {self.share('traps', spoken=True)} "
+            f"| {self.share('true', spoken=False)} ({100 * self.alarms:4.1f} %) "
+            f"| {self.share('swapped', spoken=True)} "
             f"| {statistics.median(self.segment_ms):5.2f} / {max(self.segment_ms):5.2f} "
             f"| {statistics.median(self.source_ms):5.2f} / {max(self.source_ms):5.2f}"
         )
@@ -85,12 +94,7 @@ async def judge(agent: dict[str, Any], report: Report, *, show: bool) -> None:
                 began = time.thread_time()
                 passed = await passes(text, known)
                 report.segment_ms.append(1000 * (time.thread_time() - began))
-                report.true += kind == "true"
-                report.traps += kind == "traps"
-                report.spoken += passed and kind == "traps"
-                report.held += not passed and kind == "true"
-                report.swapped += kind == "swapped"
-                report.swapped_spoken += passed and kind == "swapped"
+                report.ends[kind, passed] += 1
                 if show and kind != "swapped" and passed != (kind == "true"):
                     print(f"    {'spoken' if passed else 'held back'}: {text}")
 
@@ -110,13 +114,6 @@ def main() -> int:
         report = Report()
         asyncio.run(judge(agent, report, show=args.show))
         print(report.line(agent["name"]))
-        for name in ("traps", "spoken", "true", "held", "swapped", "swapped_spoken"):
-            setattr(total, name, getattr(total, name) + getattr(report, name))
-        total.segment_ms += report.segment_ms
-        total.source_ms += report.source_ms
+        total.add(report)
     print(total.line("all"))
-    return int(total.spoken > 0 or total.held > _MOST_ALARMS * total.true)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return int(total.ends["traps", True] > 0 or total.alarms > _MOST_ALARMS)

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import os
 import statistics
-import sys
 import tempfile
 import time
 import tomllib
@@ -146,7 +145,3 @@ def main() -> int:
     for given in tomllib.loads(_QUESTIONS.read_text(encoding="utf-8"))["set"]:
         asyncio.run(judge(given, embedder, show=args.show))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,7 +30,7 @@ from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
 from parley_client.events import AgentAudio, Reconnected
 from soak.scripts import LIKE, LostTurnError, Script, Scripts, UnexpectedAnswerError, likeness
-from soak.sessions import FULL, Session, Target, opening_code
+from soak.sessions import FULL, Session, Target, drop, opening_code
 
 ANSWER_S = 25.0
 """More than the agent's own deadline for its language model."""
@@ -274,20 +274,11 @@ async def _hold(target: Target, *, is_gateway: bool) -> str:
         ):
             return await _converse(target.random.random, call, heard, scripts, script)
     except ParleyError as error:
-        code = opening_code(error)
-        if code not in _FULL:
-            raise
-        return code
+        return opening_code(error, *_FULL)
 
 
 async def _given_up(target: Target, *, is_gateway: bool) -> str:
-    work = asyncio.ensure_future(_hold(target, is_gateway=is_gateway))
-    try:
-        await asyncio.wait([work], timeout=_GIVE_UP_S * target.random.random())
-    finally:
-        work.cancel()
-        await asyncio.wait([work])
-    return "given up" if work.cancelled() else work.result()
+    return await drop(_hold(target, is_gateway=is_gateway), _GIVE_UP_S * target.random.random(), "given up")
 
 
 async def conversation(target: Target) -> str:

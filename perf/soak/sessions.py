@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -151,10 +151,7 @@ async def refused_call(target: Target) -> str:
         async with connect(target.address, language=language, retry=NO_RETRY):
             raise UnexpectedAnswerError(f"a session in {language!r} was opened")
     except ParleyError as error:
-        code = opening_code(error)
-        if code not in ("unsupported_language", FULL):
-            raise
-        return code
+        return opening_code(error, "unsupported_language", FULL)
 
 
 async def abandoned_call(target: Target) -> str:
@@ -168,22 +165,11 @@ async def abandoned_call(target: Target) -> str:
                 await asyncio.sleep(0.02 * target.random.random())
         return "ended"
 
-    work = asyncio.ensure_future(talk())
     longest_s = target.random.choice((0.01, 0.03, 0.1, 0.5))
     try:
-        await asyncio.wait([work], timeout=longest_s * target.random.random())
-    finally:
-        work.cancel()
-        await asyncio.wait([work])
-    if work.cancelled():
-        return "given up"
-    try:
-        return work.result()
+        return await drop(talk(), longest_s * target.random.random(), "given up")
     except ParleyError as error:
-        code = opening_code(error)
-        if code not in ("unsupported_language", FULL):
-            raise
-        return code
+        return opening_code(error, "unsupported_language", FULL)
 
 
 async def short_call(target: Target) -> str:
@@ -193,9 +179,7 @@ async def short_call(target: Target) -> str:
             await call.send_audio(_CHUNK * 25)
             closed = await call.hang_up()
     except ParleyError as error:
-        if opening_code(error) != FULL:
-            raise
-        return FULL
+        return opening_code(error, FULL)
     if closed is None or closed.reason != "ended":
         raise UnexpectedAnswerError(f"a call was closed with {closed}")
     return "ended"
@@ -297,9 +281,23 @@ def _code_of(error: grpc.aio.AioRpcError, *expected: str) -> str:
     return code
 
 
-def opening_code(error: ParleyError) -> str:
-    """Why a session was not opened, whether or not the client would try again."""
-    return error.__cause__.code if isinstance(error.__cause__, ParleyError) else error.code
+def opening_code(error: ParleyError, *expected: str) -> str:
+    """Why a session was not opened, whether or not the client would try again; raises any other error."""
+    code = error.__cause__.code if isinstance(error.__cause__, ParleyError) else error.code
+    if code not in expected:
+        raise error
+    return code
+
+
+async def drop(session: Coroutine[Any, Any, str], after_s: float, outcome: str) -> str:
+    """Hold a session for so long at most; its own outcome, or the one of a session that was dropped."""
+    work = asyncio.create_task(session)
+    try:
+        await asyncio.wait([work], timeout=after_s)
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+    return outcome if work.cancelled() else work.result()
 
 
 SESSIONS: dict[Session, int] = {

@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from soak.scripts import UnexpectedAnswerError
-from soak.sessions import FULL, Session, Target
+from soak.sessions import FULL, Session, Target, drop
 
 _ANSWER_S = 20.0
 _CHUNK = bytes(640)  # 20 ms of silence
@@ -46,14 +46,8 @@ async def broken_visit(target: Target) -> str:
     fields = {"system_prompt": "", "greeting": "Good day."}
     if target.random.random() < 0.5:
         fields = target.random.choice(_REFUSED)[1]
-    work = asyncio.ensure_future(_visit(target, fields))
     longest_s = target.random.choice((0.02, 0.06, 0.2, 1.0))
-    try:
-        await asyncio.wait([work], timeout=longest_s * target.random.random())
-    finally:
-        work.cancel()
-        await asyncio.wait([work])
-    return "broken off" if work.cancelled() else work.result()
+    return await drop(_visit(target, fields), longest_s * target.random.random(), "broken off")
 
 
 async def left_visit(target: Target) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from stages.drivers.common import (
-    AnswerSize,
     EndpointOptions,
     open_socket,
     readable,
@@ -60,10 +59,8 @@ class _ListenStream:
             await self._socket.send('{"type": "CloseStream"}')
 
     async def __aiter__(self) -> AsyncIterator[Text]:
-        size = AnswerSize()
         with socket_errors():
             async for raw in self._socket:
-                size.add(raw)
                 with readable():
                     message = json.loads(raw)
                     _check(message)
@@ -96,12 +93,10 @@ async def open_voice(options: EndpointOptions) -> AsyncIterator[Voice]:
                     else await connections.enter_async_context(open_socket(url, _headers(options)))
                 )
                 is_over = False
-                size = AnswerSize()
                 try:
                     await socket.send(json.dumps({"type": "Speak", "text": text}))
                     await socket.send('{"type": "Flush"}')
                     async for raw in socket:
-                        size.add(raw)
                         if isinstance(raw, bytes):
                             with readable():
                                 samples = np.frombuffer(raw, "<i2").astype(np.int16)

@@ -6,11 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError
 
 from stages.drivers.common import (
-    IDENTITY,
-    BoundedTransport,
     EndpointOptions,
     readable,
     recording_recognizer,
@@ -43,8 +41,6 @@ def _translated() -> Iterator[None]:
     except APIStatusError as error:
         raise EndpointError(f"HTTP {error.status_code}") from error
     except APIConnectionError as error:
-        if isinstance(error.__cause__, EndpointError):
-            raise error.__cause__ from error
         raise EndpointError("no connection") from error
     except OpenAIError as error:
         raise EndpointError(type(error).__name__) from error
@@ -57,8 +53,6 @@ async def _client(options: EndpointOptions) -> AsyncIterator[AsyncOpenAI]:
             base_url=options.url or None,
             api_key=options.key or "none",
             max_retries=0,
-            default_headers=IDENTITY,
-            http_client=DefaultAsyncHttpxClient(transport=BoundedTransport()),
         )
         async with client:
             yield client

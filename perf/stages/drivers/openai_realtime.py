@@ -14,7 +14,6 @@ from websockets.asyncio.client import ClientConnection
 
 from parley.audio.pcm import Resampler
 from stages.drivers.common import (
-    AnswerSize,
     EndpointOptions,
     open_socket,
     readable,
@@ -29,7 +28,6 @@ _PUBLIC = "https://api.openai.com/v1"
 _TRANSCRIBE, _TALK = "gpt-4o-mini-transcribe", "gpt-realtime"
 _RATE = 24_000
 _FORMAT = {"type": "audio/pcm", "rate": _RATE}
-_LAST = ("response.done", "conversation.item.input_audio_transcription.completed")  # of an answer
 _SYSTEM = "You are a friendly voice assistant. Keep answers short."
 
 
@@ -107,18 +105,14 @@ class _Socket:
         """The server's events; an error ends them.
 
         Raises:
-            EndpointError: the server sent an error or too much, or the connection broke.
+            EndpointError: the server sent an error, or the connection broke.
         """
-        size = AnswerSize()
         with socket_errors():
             async for raw in self._connection:
-                size.add(raw)
                 with readable():
                     event = msgspec.json.decode(raw, type=dict[str, Any])
                     if event["type"] == "error":
                         raise EndpointError(str(event["error"].get("code") or event["error"].get("type")))
-                    if event["type"] in _LAST:
-                        size = AnswerSize()
                 yield event
 
 

@@ -102,32 +102,6 @@ async def test_an_unreadable_answer_is_a_failure(service, kind, answered):
     assert turn.failure == "unreadable answer"
 
 
-@pytest.mark.parametrize(
-    ("kind", "answered"),
-    [
-        *((kind, bytes(5_000)) for kind in ("openai-chat", "openai-speech", "openai-recording")),
-        ("deepgram-recognizer", ['{"type": "%s"}' % ("x" * 1_000)] * 5),
-        ("deepgram-speech", [bytes(1_000)] * 5),
-        *(
-            (kind, ['{"type": "%s"}' % ("x" * 1_000)] * 5)
-            for kind in ("openai-realtime-recognizer", "openai-realtime")
-        ),
-    ],
-)
-async def test_an_answer_is_bounded(service, kind, answered, monkeypatch):
-    monkeypatch.setattr("stages.drivers.common.MAX_BYTES", 4_000)
-    service.answer = answered
-    turn = await measure(kind, url_of(service, kind), PATIENT, key="secret")
-    assert turn.failure == "answer too large"
-
-
-async def test_the_bound_is_that_of_one_answer(service, monkeypatch):
-    monkeypatch.setattr("stages.drivers.common.MAX_BYTES", 8_000)
-    async with DRIVERS["deepgram-speech"].open(EndpointOptions(url=service.url)) as endpoint:
-        for _ in range(3):
-            assert not (await speak(endpoint, "one", QUICK)).failure
-
-
 @pytest.mark.parametrize("kind", [kind for kind, driver in DRIVERS.items() if kind != "pipecat"])
 async def test_a_service_that_is_not_there_is_a_failure(kind):
     url = "127.0.0.1:1" if kind.startswith("parley") else "http://127.0.0.1:1"
