@@ -43,7 +43,6 @@ _DIGITS = "zero one two three four five six seven eight nine".split()
 _WORD = {letter: word.capitalize() for word, letter in WORDS.items()}
 _BATCH = 20
 """Lines that are spoken together; each batch goes into the cache."""
-_NAMED_PLACES = 12
 _JOIN_MS = 20_000
 _PACKET = RATE // 50
 _NAMES = (

@@ -25,7 +25,6 @@ from parley.asr.parakeet.networks import (
 from parley.errors import ParleyError
 from parley.models.parakeet_decoder import DecoderService
 from parley.protocol import Word
-from parley.runtime.batching import Tensors
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
@@ -34,40 +33,21 @@ class LocalModels:
     """:class:`parley.asr.parakeet.pipeline.AcousticModels` on the CPU."""
 
     def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: RowDecoder) -> None:
-        self._vad = vad
-        self._encoder = encoder
+        self.detect, self.encode = vad.detect, encoder.encode
         self._service = DecoderService(decoder)
 
     @classmethod
-    def open(cls, export: Checkpoint, *, threads: int = 1, beam_size: int | None = None) -> Self:
+    def open(cls, export: Checkpoint, *, beam_size: int | None = None) -> Self:
         """Load the networks of an export, and the voice activity network of its package.
 
         Raises:
             ModelLoadingError: one of them cannot be loaded.
         """
         return cls(
-            SileroVad(open_session(bundled_folder() / FILE, threads=threads)),
-            OnnxEncoder(open_session(export.encoder, threads=threads)),
-            make_decoder(
-                export, OnnxJoint(open_session(export.decoder, threads=threads)), beam_size=beam_size
-            ),
+            SileroVad(open_session(bundled_folder() / FILE)),
+            OnnxEncoder(open_session(export.encoder)),
+            make_decoder(export, OnnxJoint(open_session(export.decoder)), beam_size=beam_size),
         )
-
-    def detect(
-        self,
-        windows: NDArray[np.float32],
-        counts: NDArray[np.int32],
-        state: NDArray[np.float32],
-        context: NDArray[np.float32],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.vad.silero.SileroVad.detect`."""
-        return self._vad.detect(windows, counts, state, context)
-
-    def encode(
-        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See :meth:`parley.asr.parakeet.networks.OnnxEncoder.encode`."""
-        return self._encoder.encode(features, lengths)
 
     def decode(
         self,
@@ -76,26 +56,23 @@ class LocalModels:
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> list[DecodedPiece]:
         """See :meth:`parley.asr.parakeet.pipeline.AcousticModels.decode`."""
-        return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting)))
-
-    def _serve(self, inputs: Tensors) -> Tensors:
-        (outputs,) = self._service.serve([inputs])
+        (outputs,) = self._service.serve([piece_inputs(encoded, lengths, boosting)])
         if isinstance(outputs, ParleyError):
             raise outputs
-        return outputs
+        return read_decoded(outputs)
 
 
 class Transcriber:
     """Whole recordings to words, with the serving code and without segmentation."""
 
-    def __init__(self, folder: Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         """Load an export.
 
         Raises:
             ModelLoadingError: it cannot be loaded.
         """
         self._checkpoint = checkpoint.load(folder)
-        self._models = LocalModels.open(self._checkpoint, threads=threads)
+        self._models = LocalModels.open(self._checkpoint)
         self._mel = LogMel(self._checkpoint.config)
 
     def words(self, audio: NDArray[np.int16]) -> list[Word]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_check.language import QWEN3_4B, T3_WIDTH, qwen3_cached, t3_cached, t3_shapes
+from gpu_check.language import T3_WIDTH, t3_shapes
 from gpu_check.synthesis import random_networks
 
 from parley.launcher.models import read_config
@@ -76,10 +76,6 @@ _HALF = 2
 _SINGLE = 4
 _DOUBLE = 8
 _FRAME_MS = 10
-_SESSION_TOKENS = 2_048
-"""Of the language model's cache, for one session."""
-_SPEECH_TOKENS = 200
-"""Of T3's cache for one session: half a request of 400 positions, for half of the sessions speak at once."""
 
 
 @dataclass(frozen=True)
@@ -125,26 +121,6 @@ def needs(plan: GpuPlan, *, has_bfloat16: bool = True) -> dict[str, Need]:
         for model, need in found.items()
         if model not in plan.without
     }
-
-
-def least_caches(plan: GpuPlan) -> dict[str, float]:
-    """GiB that the caches of vLLM's models need for the sessions of a plan."""
-    sessions = count_sessions(plan)
-    found = {
-        "qwen3": sessions * _SESSION_TOKENS * qwen3_token_bytes() / _GIB,
-        "t3": sessions * _SPEECH_TOKENS * t3_token_bytes() / _GIB,
-    }
-    return {model: size for model, size in found.items() if model not in plan.without}
-
-
-def qwen3_token_bytes() -> int:
-    """Keys and values of one token."""
-    return qwen3_cached(QWEN3_4B) * _HALF
-
-
-def t3_token_bytes() -> int:
-    """Keys and values of one position, of both streams of guidance."""
-    return t3_cached(T3_WIDTH) * _HALF
 
 
 def _cache(model: str, plan: GpuPlan) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 from harness.network import Host, Network
-from harness.servers import UNLIMITED_RATES, Gateway, Program, Redis, Server, ServersFile
+from harness.servers import UNLIMITED_RATES, Gateway, Program, Redis, Server, write_servers
 
 from chaos.words import Part
 from parley.errors import DeadlineExceededError, ParleyError
@@ -68,8 +68,8 @@ class Deployment:
             *("-addext", "keyUsage=critical,keyCertSign"),
         )
         self.renew_certificate(node.address)
-        servers = ServersFile(folder / "servers")
-        servers.write({self.a.address: self.a.metrics, self.b.address: self.b.metrics})
+        both = {self.a.address: self.a.metrics, self.b.address: self.b.metrics}
+        servers = write_servers(folder / "servers", both)
         common = {**UNLIMITED_RATES, "PARLEY_GATEWAY_STAGES_TRANSCRIBE_S": f"{_TRANSCRIPT_S:g}"}
         self.gateway_1 = Gateway(
             node,
@@ -84,8 +84,7 @@ class Deployment:
                 "OTEL_BSP_SCHEDULE_DELAY": "1000",
             },
         )
-        only_b = ServersFile(folder / "servers-b")
-        only_b.write({self.b.address: self.b.metrics})
+        only_b = write_servers(folder / "servers-b", {self.b.address: self.b.metrics})
         self.gateway_2 = Gateway(network.add(GATEWAY_2), only_b, folder, common)
 
     @property
@@ -163,7 +162,7 @@ class Deployment:
     async def start_collector(self) -> None:
         """Start what takes the traces of ``gateway-1``."""
         command = [sys.executable, _COLLECTOR, str(_COLLECTOR_PORT), str(self.traces)]
-        await self._collector.start(
+        await self._collector.launch(
             command,
             lambda: self._collector.find_line("http://"),
             ready_s=_READY_S,
@@ -184,7 +183,7 @@ class Deployment:
             ParleyError: it does not.
         """
         for place in (self.a, self.b):
-            if not place.launcher:
+            if not place.pid:
                 await place.start()
         end = time.monotonic() + _HEALTHY_S
         while problem := await self._find_problem():
@@ -298,7 +297,7 @@ class Place(Server):
         Raises:
             OSError: the server does not run.
         """
-        pid = self.launcher
+        pid = self.pid
         if not pid:
             raise OSError(f"{self.host.name} does not run")
         return Path(f"/proc/{pid}/root{path}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
 
@@ -59,13 +60,8 @@ class ChaosCaller(Caller):
         return Effect.TURN if failed else Effect.NOTHING
 
 
-@dataclass
-class Speech:
-    """An answer as it was heard, to be compared with whose it should be."""
-
-    part: Part
-    samples: Pcm
-    """16 kHz mono, shape ``[n]``."""
+Speech: TypeAlias = tuple[Part, Pcm]
+"""An answer as it was heard, 16 kHz, and whose it should be."""
 
 
 @dataclass
@@ -113,7 +109,7 @@ def find_speech(caller: ChaosCaller) -> Iterator[Speech]:
     """The answers to a caller that were spoken to their end."""
     for turn in caller.turns:
         if turn.answered and (samples := _join(turn)) is not None:
-            yield Speech(caller.part, samples)
+            yield caller.part, samples
 
 
 def _join(turn: Turn) -> Pcm | None:

@@ -130,14 +130,14 @@ def signal_server(number: signal.Signals) -> Fault:
 
     @asynccontextmanager
     async def cause(deployment: Deployment) -> AsyncIterator[None]:
-        hit.append(deployment.a.pid)
+        hit.append(deployment.a.triton_pid)
         if not hit[0]:
             raise FaultError("server a does not run")
         os.kill(hit[0], number)
         yield
 
     async def check(deployment: Deployment) -> list[str]:
-        return [] if deployment.a.pid not in (0, *hit) else ["tritonserver was not replaced"]
+        return [] if deployment.a.triton_pid not in (0, *hit) else ["tritonserver was not replaced"]
 
     return Fault(
         f"{verb}-server",
@@ -190,7 +190,7 @@ async def fill_shared_memory(deployment: Deployment) -> AsyncIterator[None]:
     if not deployment.a.fill_shared_memory():
         raise FaultError("the shared memory was full already")
     yield
-    if deployment.a.launcher:  # the server has not ended with it
+    if deployment.a.pid:  # the server has not ended with it
         deployment.a.free_shared_memory()
 
 

@@ -130,7 +130,7 @@ async def _ask(client: httpx.AsyncClient, request: Request) -> str:
         return _describe(answer)
     if request.kind == _SPEECH:
         samples = np.frombuffer(answer.content, "<i2")
-        request.speech = Speech(part, resample(samples, _SPEECH_RATE, _RATE))
+        request.speech = part, resample(samples, _SPEECH_RATE, _RATE)
     else:
         request.text = answer.text
     return "ok"

@@ -227,8 +227,8 @@ async def _compare(
     problems = []
     try:
         async with open_server(deployment.b.address) as server, Transcriber(server) as transcriber:
-            for one in speech:
-                sounds.add_heard(one.part, (await transcriber.transcribe(one.samples)).text)
+            for part, samples in speech:
+                sounds.add_heard(part, (await transcriber.transcribe(samples)).text)
     except ParleyError as error:
         problems.append(f"the answers were not compared: {error}")
     for what, found in (("texts", texts), ("answers", sounds)):

@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,26 +54,15 @@ QWEN3_4B: dict[str, Any] = {
 }
 T3_WIDTH = 1024
 T3_TEXTS = 704
-_T3_LAYERS = 30
+T3_LAYERS = 30
 _T3_SPEECHES = 8194
-_T3_STREAMS = 2
-
-
-def qwen3_cached(config: Mapping[str, Any]) -> int:
-    """Values that Qwen3 keeps of a token: keys and values of all layers."""
-    return int(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"])
-
-
-def t3_cached(width: int) -> int:
-    """The same of T3, whose guidance speaks with the text and without it."""
-    return 2 * _T3_LAYERS * width * _T3_STREAMS
 
 
 def t3_shapes(width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Of the original T3, as ``t3_cfg.safetensors`` names them."""
     inner = 4 * width
     yield "tfmr.embed_tokens.weight", (8, width)
-    for layer in (f"tfmr.layers.{number}" for number in range(_T3_LAYERS)):
+    for layer in (f"tfmr.layers.{number}" for number in range(T3_LAYERS)):
         for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
             yield f"{layer}.self_attn.{part}.weight", (width, width)
         yield f"{layer}.mlp.gate_proj.weight", (inner, width)

@@ -87,7 +87,7 @@ class Program:
         """With which it has ended; None: it runs, or was not started."""
         return self._process.poll() if self._process is not None else None
 
-    async def start(
+    async def launch(
         self,
         command: Sequence[str | Path],
         is_ready: Callable[[], object],
@@ -124,8 +124,12 @@ class Program:
         if self._process is not None and self.pid:
             self._process.send_signal(number)
 
-    async def stop(self, within_s: float) -> None:
-        """End it politely (SIGTERM).
+    def kill(self) -> None:
+        """End everything on its host at once (SIGKILL)."""
+        self.host.kill()
+
+    async def stop(self, within_s: float = _STOP_S) -> None:
+        """End it politely (SIGTERM); a gateway waits for its calls for ``listen.drain_s``.
 
         Raises:
             DeadlineExceededError: it has not ended in time.
@@ -161,13 +165,13 @@ async def local_program(
     machine = ThisMachine(name)
     program = Program(machine, name, folder)
     try:
-        await program.start(command, is_ready, ready_s=ready_s, environment=environment)
+        await program.launch(command, is_ready, ready_s=ready_s, environment=environment)
         yield program
     finally:
         await asyncio.to_thread(machine.kill)
 
 
-class Server:
+class Server(Program):
     """A Triton with the model repository, under the launcher's supervision (``scripts/serve``).
 
     Args:
@@ -189,7 +193,7 @@ class Server:
         environment: Mapping[str, str] | None = None,
         ready_s: float = _SERVER_READY_S,
     ) -> None:
-        self.host = host
+        super().__init__(host, host.name, folder)
         self.address = f"{host.address}:{_GRPC}"
         """Of its gRPC endpoint. On this machine this and the next two are those of the last start."""
         self.http = f"{host.address}:{_HTTP}"
@@ -200,7 +204,6 @@ class Server:
         self._wrapper = wrapper
         self._environment = environment
         self._ready_s = ready_s
-        self._program = Program(host, host.name, folder)
 
     async def start(self) -> None:
         """Start it, and wait until its models have answered.
@@ -216,27 +219,17 @@ class Server:
                 command += [f"--{name}-address", self.host.address, f"--{name}-port", str(port)]
         else:
             command.append("--any-port")
-        await self._program.start(
+        await self.launch(
             command,
-            lambda: self._program.find_line("ready grpc="),
+            lambda: self.find_line("ready grpc="),
             ready_s=self._ready_s,
             environment=self._environment,
         )
-        found = dict(part.split("=") for part in self._program.find_line("ready grpc=").split()[1:])
+        found = dict(part.split("=") for part in self.find_line("ready grpc=").split()[1:])
         self.address, self.http, self.metrics = found["grpc"], found["http"], found["metrics"]
 
     @property
-    def launcher(self) -> int:
-        """Process number of the launcher; 0: it does not run."""
-        return self._program.pid
-
-    @property
-    def status(self) -> int | None:
-        """Of the launcher that has ended; None: it runs."""
-        return self._program.status
-
-    @property
-    def pid(self) -> int:
+    def triton_pid(self) -> int:
         """Of ``tritonserver``; another one after the supervisor has replaced it. 0: not known now."""
         try:
             return int(json.loads(self.state("server.json").read_text())["session"])
@@ -257,20 +250,8 @@ class Server:
 
     def stubs(self, model: str = "") -> list[Stub]:
         """Living processes of a model; empty: of all models."""
-        pid = self.pid
+        pid = self.triton_pid
         return [stub for stub in find_stubs(pid) if model in ("", stub.model)] if pid else []
-
-    def kill(self) -> None:
-        """End everything on its host at once (SIGKILL)."""
-        self.host.kill()
-
-    async def stop(self) -> None:
-        """End it politely (SIGTERM).
-
-        Raises:
-            DeadlineExceededError: it has not ended within a minute.
-        """
-        await self._program.stop(_STOP_S)
 
     async def drain(self, wait_s: int, deadline_s: float = 60.0) -> None:
         """Ask its calls to move, and wait until they have.
@@ -334,33 +315,26 @@ def local_server(
             server.kill()
 
 
-class ServersFile:
-    """The servers of gateways (``servers.file``), as an operator or a controller writes them."""
+def write_servers(file: Path, servers: Mapping[str, str] | Sequence[str]) -> Path:
+    """Replace the list of gateways (``servers.file``) as a whole, as an operator or a controller does.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, servers: Mapping[str, str] | Sequence[str]) -> None:
-        """Replace the list, as a whole.
-
-        Args:
-            servers: gRPC addresses; with the URLs of their metrics where those are elsewhere.
-        """
-        if isinstance(servers, Mapping):
-            listed = json.dumps([{"address": one, "metrics": url} for one, url in servers.items()])
-        else:
-            listed = "\n".join(servers) + "\n"
-        new = self.path.with_suffix(".new")
-        new.write_text(listed)
-        new.replace(self.path)
+    ``servers`` are gRPC addresses; with the URLs of their metrics where those are elsewhere.
+    """
+    if isinstance(servers, Mapping):
+        listed = json.dumps([{"address": one, "metrics": url} for one, url in servers.items()])
+    else:
+        listed = "\n".join(servers) + "\n"
+    new = file.with_suffix(".new")
+    new.write_text(listed)
+    return new.replace(file)
 
 
-class Gateway:
+class Gateway(Program):
     """A gateway without authentication.
 
     Args:
         host: Where it runs; in a node its name is the gateway's in the ids of sessions.
-        servers: Its servers.
+        servers: The file of its servers.
         folder: For its log.
         settings: Environment variables beside those that it needs.
         command: Starts it, and says when it is ready.
@@ -369,28 +343,23 @@ class Gateway:
     def __init__(
         self,
         host: Host,
-        servers: ServersFile,
+        servers: Path,
         folder: Path,
         settings: Mapping[str, str] | None = None,
         command: Sequence[str | Path] = (PARLEY, "gateway"),
     ) -> None:
-        self.host = host
-        self.name = host.name
+        super().__init__(host, host.name, folder)
         self.address = f"{host.address}:{_GATEWAY}"
         """On this machine it is known when the gateway has started; so is :attr:`url`."""
         self.url = f"http://{self.address}"
-        self.metrics = f"{host.address}:{_GATEWAY_METRICS}"
-        """Of its metrics, in a node."""
         self._command = command
-        self._program = Program(host, host.name, folder)
-        self.log_path = self._program.log_path
         listen = {"PORT": "0"}
         if host.ports_are_free:
             listen = {"PORT": str(_GATEWAY), "METRICS_PORT": str(_GATEWAY_METRICS), "INSTANCE": host.name}
         self._environment = {
             **{f"PARLEY_GATEWAY_LISTEN_{name}": value for name, value in listen.items()},
             "PARLEY_GATEWAY_LISTEN_HOST": host.address,
-            "PARLEY_GATEWAY_SERVERS_FILE": str(servers.path),
+            "PARLEY_GATEWAY_SERVERS_FILE": str(servers),
             # The network ends at this machine.
             "PARLEY_GATEWAY_SECURITY_INSECURE_ALLOW_ANONYMOUS": "true",
             "PARLEY_GATEWAY_REALTIME_WEBRTC": "false",
@@ -404,31 +373,14 @@ class Gateway:
             ParleyError: it ended before.
             DeadlineExceededError: not within a minute.
         """
-        await self._program.start(
+        await self.launch(
             self._command,
-            lambda: self._program.find_line("ready http="),
+            lambda: self.find_line("ready http="),
             ready_s=_GATEWAY_READY_S,
             environment=self._environment,
         )
-        self.url = self._program.find_line("ready http=").split()[1].removeprefix("http=")
+        self.url = self.find_line("ready http=").split()[1].removeprefix("http=")
         self.address = self.url.rpartition("/")[2]
-
-    @property
-    def pid(self) -> int:
-        """Of its process; 0: it does not run."""
-        return self._program.pid
-
-    async def stop(self, within_s: float) -> None:
-        """End it politely (SIGTERM): it waits for its calls for ``listen.drain_s``.
-
-        Raises:
-            DeadlineExceededError: it has not ended in time.
-        """
-        await self._program.stop(within_s)
-
-    def kill(self) -> None:
-        """End everything on its host at once (SIGKILL)."""
-        self.host.kill()
 
 
 @contextmanager
@@ -444,20 +396,19 @@ def local_gateway(
     """
     with tempfile.TemporaryDirectory(prefix="parley-gateway-") as name:
         folder, host = Path(name), ThisMachine("gateway")
-        servers = ServersFile(folder / "servers")
-        servers.write([server])
+        servers = write_servers(folder / "servers", [server])
         gateway = Gateway(host, servers, folder, {**UNLIMITED_RATES, **(settings or {})}, command)
         try:
             asyncio.run(gateway.start())
             yield gateway
         finally:
             try:
-                asyncio.run(gateway.stop(_STOP_S))
+                asyncio.run(gateway.stop())
             finally:
                 gateway.kill()
 
 
-class Redis:
+class Redis(Program):
     """A redis-server that keeps nothing on a disk.
 
     Raises:
@@ -467,10 +418,9 @@ class Redis:
     def __init__(self, host: Host, folder: Path) -> None:
         if shutil.which("redis-server") is None:
             raise NetworkError("`redis-server` is missing. Run, as root on Debian: scripts/setup --cluster")
-        self.host = host
+        super().__init__(host, host.name, folder)
         self.url = f"redis://{host.address}:{_REDIS}/0"
         self._folder = folder
-        self._program = Program(host, host.name, folder)
 
     async def start(self) -> None:
         """Start it, empty, and wait until it answers.
@@ -488,19 +438,14 @@ class Redis:
             "dir": str(self._folder),
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        await self._program.start(["redis-server", *arguments], self.answers, ready_s=_REDIS_READY_S)
+        await self.launch(["redis-server", *arguments], self.answers, ready_s=_REDIS_READY_S)
 
     def answers(self) -> bool:
         """Whether it answers."""
-        with suppress(OSError):
-            return self._ask(b"PING").startswith(b"+PONG")
+        with (
+            suppress(OSError),
+            socket.create_connection((self.host.address, _REDIS), _CONNECT_S) as connection,
+        ):
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
         return False
-
-    def _ask(self, command: bytes) -> bytes:
-        with socket.create_connection((self.host.address, _REDIS), _CONNECT_S) as connection:
-            connection.sendall(command + b"\r\n")
-            return connection.recv(64)
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL); what it has kept is gone."""
-        self.host.kill()

@@ -270,7 +270,7 @@ class _Soak:
             "sample",
             sessions=journal.sessions,
             processes=[asdict(use) for use in uses],
-            shared_memory=asdict(shared_memory(self._server)),
+            shared_memory=shared_memory(self._server),
             load=os.getloadavg(),
             outcomes=journal.outcomes,
             **counted,

@@ -39,19 +39,10 @@ class Use:
     descriptors: int
 
 
-@dataclass(frozen=True)
-class SharedMemory:
-    """The regions of the server in ``/dev/shm``."""
-
-    regions: int
-    kib: int
-    """That are allocated, not the size that they might grow to."""
-
-
 def look(server: Server, gateway: int) -> list[Use]:
     """Everything that runs now; a process that ends meanwhile is left out."""
-    triton = server.pid
-    roles = {server.launcher: "launcher", triton: "tritonserver", gateway: "gateway", os.getpid(): "callers"}
+    triton = server.triton_pid
+    roles = {server.pid: "launcher", triton: "tritonserver", gateway: "gateway", os.getpid(): "callers"}
     roles |= {stub.pid: stub.instance for stub in server.stubs()}
     for number, child in enumerate(_children(gateway)):
         roles[child] = f"gateway decoder {number}"
@@ -85,10 +76,10 @@ def _use(pid: int, role: str) -> Use:
     )
 
 
-def shared_memory(server: Server) -> SharedMemory:
-    """Of the server that runs now."""
+def shared_memory(server: Server) -> dict[str, int]:
+    """Regions of the server in ``/dev/shm``, and KiB that are allocated, not the size they might grow to."""
     try:
-        match = _PREFIX.search(Path(f"/proc/{server.pid}/cmdline").read_bytes())
+        match = _PREFIX.search(Path(f"/proc/{server.triton_pid}/cmdline").read_bytes())
     except OSError:
         match = None
     regions, kib = 0, 0
@@ -98,7 +89,7 @@ def shared_memory(server: Server) -> SharedMemory:
         except FileNotFoundError:
             continue
         regions += 1
-    return SharedMemory(regions, kib)
+    return {"regions": regions, "kib": kib}
 
 
 async def counts(url: str) -> dict[str, Any]:

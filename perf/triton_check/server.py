@@ -91,7 +91,7 @@ class ProbedServer:
         environment = build_environment(self._installation, options, os.environ)
         self.address = f"127.0.0.1:{options.grpc_port}"
         with triton.InferenceServerClient(self.address) as client:
-            ready = self._program.start(
+            ready = self._program.launch(
                 command, lambda: _is_ready(client), ready_s=_START_S, environment=environment
             )
             asyncio.run(ready)

@@ -185,8 +185,8 @@ def test_speech_is_that_of_complete_answers():
         Turn(3.0, 4.0, "apology", events=answer("Sorry.")),
         Turn(5.0, 6.0, "answered"),
     ]
-    (speech,) = find_speech(caller)
-    assert len(speech.samples) == pytest.approx(16_000, abs=2)
+    ((_, samples),) = find_speech(caller)
+    assert len(samples) == pytest.approx(16_000, abs=2)
 
 
 def test_turns_are_counted_from_when_the_fault_began():
@@ -361,7 +361,7 @@ async def shown():
         ),
         ("lose-packets", {"node_a": SimpleNamespace(dropped=lambda: 0)}, "no packet was lost"),
         ("kill-espeak", {"a": SimpleNamespace(stubs=lambda _: [])}, "the process of espeak was not replaced"),
-        ("kill-server", {"a": SimpleNamespace(pid=0)}, "tritonserver was not replaced"),
+        ("kill-server", {"a": SimpleNamespace(triton_pid=0)}, "tritonserver was not replaced"),
     ],
 )
 async def test_a_fault_that_changed_nothing_is_a_problem(name, deployment, problem):
@@ -371,7 +371,7 @@ async def test_a_fault_that_changed_nothing_is_a_problem(name, deployment, probl
 async def test_a_process_that_goes_on_after_its_signal_was_not_replaced():
     process = await asyncio.create_subprocess_exec("sleep", "60")
     stub = SimpleNamespace(pid=process.pid)
-    deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub], pid=process.pid))
+    deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub], triton_pid=process.pid))
     faults = make_faults()
     try:
         for name in ("stop-espeak", "stop-server"):

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 from harness.network import Network, NetworkError
-from harness.servers import Redis, ServersFile
+from harness.servers import Redis, write_servers
 
 
 def test_the_file_of_servers_is_replaced_as_a_whole(tmp_path):
-    file = ServersFile(tmp_path / "servers")
-    file.write(["10.0.0.1:8001", "10.0.0.2:8001"])
-    assert file.path.read_text() == "10.0.0.1:8001\n10.0.0.2:8001\n"
-    file.write({"10.0.0.1:9": "http://10.0.0.2:8002/metrics"})
-    assert file.path.read_text() == '[{"address": "10.0.0.1:9", "metrics": "http://10.0.0.2:8002/metrics"}]'
+    file = write_servers(tmp_path / "servers", ["10.0.0.1:8001", "10.0.0.2:8001"])
+    assert file.read_text() == "10.0.0.1:8001\n10.0.0.2:8001\n"
+    write_servers(file, {"10.0.0.1:9": "http://10.0.0.2:8002/metrics"})
+    assert file.read_text() == '[{"address": "10.0.0.1:9", "metrics": "http://10.0.0.2:8002/metrics"}]'
     assert [path.name for path in tmp_path.iterdir()] == ["servers"]
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from harness.servers import Gateway, Program, Server, ServersFile, ThisMachine
+from harness.servers import Gateway, Program, Server, ThisMachine, write_servers
 
 from parley.errors import DeadlineExceededError, ParleyError
 
@@ -32,7 +32,7 @@ def machine():
 
 async def start(program, folder, source=STUBBORN, ready_s=60.0):
     command = [sys.executable, "-c", source, folder / "starts"]
-    await program.start(command, lambda: program.find_line("ready"), ready_s=ready_s)
+    await program.launch(command, lambda: program.find_line("ready"), ready_s=ready_s)
 
 
 async def test_program_that_logs_its_line_is_ready(machine, tmp_path):
@@ -77,8 +77,7 @@ async def test_server_on_this_machine_has_the_addresses_of_its_ready_line(machin
 
 
 async def test_gateway_on_this_machine_gets_its_servers_and_any_port(machine, tmp_path):
-    servers = ServersFile(tmp_path / "servers")
-    servers.write(["127.0.0.1:8001"])
+    servers = write_servers(tmp_path / "servers", ["127.0.0.1:8001"])
     script = (
         "import json, os, signal\n"
         "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('PARLEY_GATEWAY')}))\n"
@@ -90,6 +89,6 @@ async def test_gateway_on_this_machine_gets_its_servers_and_any_port(machine, tm
     assert (gateway.url, gateway.address) == ("http://127.0.0.1:14", "127.0.0.1:14")
     given = json.loads(gateway.log_path.read_text().splitlines()[0])
     assert given["PARLEY_GATEWAY_LISTEN_PORT"] == "0"
-    assert given["PARLEY_GATEWAY_SERVERS_FILE"] == str(servers.path)
+    assert given["PARLEY_GATEWAY_SERVERS_FILE"] == str(servers)
     assert given["PARLEY_GATEWAY_X"] == "y"
     assert "PARLEY_GATEWAY_LISTEN_METRICS_PORT" not in given
