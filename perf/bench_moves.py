@@ -31,7 +31,7 @@ from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.call import Call
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
-from parley_client.cli.own_server import profile_name
+from parley_client.cli.own_server import add_profile
 from parley_client.cli.script import load_script
 from parley_client.cli.turns import TurnReport
 
@@ -188,13 +188,7 @@ def main() -> int:
         help="audio in one message of a caller: longer ones cost less (default: %(default)s)",
     )
     parser.add_argument("--faults", default=",".join(_FAULTS), help="in this order (default: %(default)s)")
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        default=TINY_PROFILE,
-        help=f"or {DEFAULT_PROFILE} (default: %(default)s)",
-    )
+    add_profile(parser, f"or {DEFAULT_PROFILE} (default: %(default)s)", TINY_PROFILE)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     args = parser.parse_args()
     args.faults = args.faults.split(",")

@@ -33,7 +33,7 @@ from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client import ToolTable, connect
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
-from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, add_profile, own_server
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import TurnReport
 
@@ -233,7 +233,7 @@ def _arguments() -> argparse.Namespace:
     add("--arrivals-per-minute", type=float, default=0.0, help="calls begin at this rate, however many last")
     add("--interrupt", type=float, default=0.2, help="probability that an answer is spoken over")
     add("--script", type=Path, help="what is said, in turns (default: that of the profile)")
-    add("--profile", type=profile_name, metavar="NAME", default=TINY_PROFILE, help="of the server")
+    add_profile(parser, "of the server", TINY_PROFILE)
     add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
     add("--gateway", metavar="URL", help="a running gateway (default: starts one)")
     add("--out", type=Path, default=ROOT / "out" / "load", metavar="FOLDER", help="default: out/load")

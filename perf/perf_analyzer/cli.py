@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from parley.launcher import ServerOptions
 from parley.launcher.models import leave_out_absent, model_folders, model_names
 from parley.launcher.options import TINY_PROFILE
-from parley_client.cli.own_server import profile_name, running_server
+from parley_client.cli.own_server import add_profile, running_server
 from parley_client.errors import ClientError
 from perf_analyzer.export import Figures, RunFailedError, Runner, provide_program
 from perf_analyzer.inputs import REPOSITORY, drive_of
@@ -45,7 +45,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help=f"of {', '.join(models)} (default: all that are served)")
-    add("--profile", type=profile_name, metavar="NAME", default=TINY_PROFILE, help="default: %(default)s")
+    add_profile(parser, "default: %(default)s", TINY_PROFILE)
     add("--server", metavar="HOST:PORT", help="gRPC address of a running server (default: one is started)")
     add(
         "--concurrency",

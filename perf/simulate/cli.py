@@ -17,7 +17,7 @@ from parley.launcher import LauncherError, ServerOptions, bring_weights
 from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
-from parley_client.cli.own_server import UNLIMITED, profile_name, running_server
+from parley_client.cli.own_server import UNLIMITED, add_profile, running_server
 from parley_testing.caller import CallJob, run_calls
 from parley_testing.log import CallLog, transcript
 from parley_testing.rendering import Studio, lines
@@ -61,13 +61,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="simulate", description="Simulated callers talk to the real server and judge it.", epilog=_EPILOG
     )
     add = parser.add_argument
-    add(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        default=TINY_PROFILE,
-        help="of the server and its callers (default: %(default)s)",
-    )
+    add_profile(parser, "of the server and its callers (default: %(default)s)", TINY_PROFILE)
     add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
     add(
         "--scenarios",

@@ -19,7 +19,7 @@ from rich.console import Console
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
 from parley_client.cli.arguments import run_to_end
-from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, add_profile, own_server
 from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers import DRIVERS, EndpointSpec, parse_endpoint
 from stages.material import Material, load_material
@@ -94,13 +94,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="start no server: measure what --endpoint names, and nothing else",
     )
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        default=DEFAULT_PROFILE,
-        help="of the own server (default: %(default)s)",
-    )
+    add_profile(parser, "of the own server (default: %(default)s)", DEFAULT_PROFILE)
     parser.add_argument(
         "--only",
         action="append",

@@ -109,6 +109,14 @@ def print_hanging(console: Console, head: str, text: str) -> None:
     console.print(Text.assemble(first, indent.join(lines)), soft_wrap=True)
 
 
+def plain_table(*headings: str, right: Sequence[str] = ()) -> Table:
+    """A table without lines; numbers stand to the right."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left")
+    return table
+
+
 def latency_table(reports: Sequence[TurnReport]) -> Table:
     """One row for each turn, and below several p50 and p95 of those with a measurement (milliseconds)."""
     table = Table(

@@ -132,6 +132,11 @@ def default_profile() -> str:
     return profile
 
 
+def add_profile(parser: Any, what: str, default: str | None = None) -> None:
+    """``--profile``, to a parser or a group of one."""
+    parser.add_argument("--profile", type=profile_name, metavar="NAME", default=default, help=what)
+
+
 def profile_name(text: str) -> str:
     """The name of a profile of the project's models, as an argument.
 

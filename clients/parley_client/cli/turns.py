@@ -71,8 +71,6 @@ class TurnReport:
     """End of the user's speech; of typed text and keys, when they were sent."""
     detected_s: float | None = None
     """When the silence that ended the user's speech had lasted long enough (the server decides)."""
-    transcribed_s: float | None = None
-    """When the final transcript came."""
     answered_s: float | None = None
     """When the first sample of the answer was heard."""
     interrupted: bool = False
@@ -116,21 +114,6 @@ class TurnReport:
         return _span_ms(self.speech_ended_s, self.answered_s)
 
     @property
-    def from_detection_ms(self) -> float | None:
-        """Detection of the end of the user's speech to the answer's first sample."""
-        return _span_ms(self.detected_s, self.answered_s)
-
-    @property
-    def detection_ms(self) -> float | None:
-        """True end of the user's speech to its detection."""
-        return _span_ms(self.speech_ended_s, self.detected_s)
-
-    @property
-    def barge_in_stop_ms(self) -> float | None:
-        """First sample of the user's interruption to the agent's last."""
-        return _span_ms(self.speech_began_s, self.silenced_s) if self.barge_in else None
-
-    @property
     def stages(self) -> dict[str, float | None]:
         """Latencies of this turn by name (milliseconds); None: it has none, or none that is valid."""
         invalid = self.invalid_stages
@@ -157,8 +140,8 @@ class TurnReport:
         metrics = self.metrics or TurnMetrics(turn=0)
         return {
             "voice_to_voice": self.voice_to_voice_ms,
-            "detection": self.detection_ms,
-            "from_detection": self.from_detection_ms,
+            "detection": _span_ms(self.speech_ended_s, self.detected_s),
+            "from_detection": _span_ms(self.detected_s, self.answered_s),
             "asr_final": metrics.asr_final_ms,
             "end_of_turn": metrics.end_of_turn_ms,
             "llm_first_token": metrics.llm_first_token_ms,
@@ -166,7 +149,7 @@ class TurnReport:
             "tool": metrics.tool_ms,
             "tts_first_audio": metrics.tts_first_audio_ms,
             "first_audio": metrics.first_audio_ms,
-            "barge_in_stop": self.barge_in_stop_ms,
+            "barge_in_stop": _span_ms(self.speech_began_s, self.silenced_s) if self.barge_in else None,
         }
 
 
@@ -221,7 +204,7 @@ class TurnTracker:
 
     def enter(self, report: TurnReport, now: float) -> None:
         """The user types or presses keys; all of it is sent at ``now`` and is transcribed as it is."""
-        report.speech_began_s = report.speech_ended_s = report.transcribed_s = now
+        report.speech_began_s = report.speech_ended_s = now
         report.heard = report.said
         self.begin(report)
         self._unanswered = report
@@ -237,7 +220,7 @@ class TurnTracker:
             case protocol.SpeechStopped() if self.reports:
                 self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
             case protocol.Transcript(is_final=True) if self.reports:
-                self._on_transcript(self.reports[-1], event, now)
+                self._on_transcript(self.reports[-1], event)
             case protocol.SpeechIgnored():
                 self._on_unanswered(event, self._newest_answered)
             case AgentAudio() | protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
@@ -267,8 +250,7 @@ class TurnTracker:
         """The turn whose answer this is."""
         return self._by_response.get(response_id) or TurnReport("")
 
-    def _on_transcript(self, report: TurnReport, event: protocol.Transcript, now: float) -> None:
-        report.transcribed_s = now
+    def _on_transcript(self, report: TurnReport, event: protocol.Transcript) -> None:
         report.heard = add_transcript(report.texts, event)
         self._unanswered = report
         report.noticed.set()

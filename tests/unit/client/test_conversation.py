@@ -132,8 +132,8 @@ async def test_turns_are_spoken_answered_and_measured():
         assert report.problem == ""
         assert report.metrics.asr_final_ms == 5.0
         assert [request.name for request in report.tools] == ["t"]
-        assert 0 <= report.detection_ms <= report.voice_to_voice_ms < 1000
-        assert report.barge_in_stop_ms is None
+        assert 0 <= report.stages["detection"] <= report.voice_to_voice_ms < 1000
+        assert report.stages["barge_in_stop"] is None
         assert report.speech_began_s < report.speech_ended_s <= report.detected_s <= report.answered_s
     assert reports[1].speech_began_s > reports[0].answered_s + 0.06  # only after the answer was heard
     assert agent.played[-1].response_id == "r2"
@@ -153,7 +153,7 @@ async def test_a_turn_speaks_over_the_answer_before_it():
         )
     assert (story.interrupted, story.answer) == (True, "so")
     assert stop.barge_in
-    assert 0 <= stop.barge_in_stop_ms < 500
+    assert 0 <= stop.stages["barge_in_stop"] < 500
     assert 0.085 <= stop.speech_began_s - story.answered_s < 0.5
     heard_s = conversation.tracker.playout.played_ms("r1") / 1000
     assert heard_s == pytest.approx(stop.silenced_s - story.answered_s, abs=0.01)
@@ -503,7 +503,7 @@ def test_an_interruption_of_an_answer_that_is_not_heard_is_no_barge_in():
     late = TurnReport("two")
     tracker.begin(late)
     tracker.on_event(protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text=""), 1.2)
-    assert (late.barge_in, late.barge_in_stop_ms) == (False, None)
+    assert (late.barge_in, late.stages["barge_in_stop"]) == (False, None)
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -732,7 +732,7 @@ def test_typed_text_is_answered_like_speech():
     tracker.playout.advance(2.0)
     assert (typed.heard, typed.answer) == ("never mind", "Once upon a time.")
     assert typed.voice_to_voice_ms == pytest.approx(400)
-    assert (typed.detection_ms, typed.barge_in_stop_ms) == (None, pytest.approx(100))
+    assert (typed.stages["detection"], typed.stages["barge_in_stop"]) == (None, pytest.approx(100))
     assert story.interrupted
 
 

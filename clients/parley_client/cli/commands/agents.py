@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from parley import protocol
 from parley_client.call import Call
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import add_server, read_tls_options
-from parley_client.cli.own_server import default_profile, profile_name
+from parley_client.cli.output import plain_table
+from parley_client.cli.own_server import add_profile, default_profile
 from parley_client.errors import ClientError, UsageError
 from parley_client.options import Deadlines
 from parley_client.transport import TritonTransport
@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|FOLDER",
         help="of one agent, or of all (default: the folder `agents`)",
     )
-    check.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the model repository, whose voices count (default: that of `make serve`)",
-    )
+    add_profile(check, "of the model repository, whose voices count (default: that of `make serve`)")
     listing = actions.add_parser("list", help="the agents of a running server")
     listing.add_argument("--json", action="store_true", help="print one JSON object per agent")
     add_server(listing)
@@ -124,9 +119,7 @@ async def _ask(args: argparse.Namespace) -> list[protocol.AgentSummary]:
 
 
 def _show(agents: list[protocol.AgentSummary], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("agent", "title", "language", "voice", "telephone"):
-        table.add_column(column)
+    table = plain_table("agent", "title", "language", "voice", "telephone")
     for agent in agents:
         cells = (agent.name, agent.title, agent.language, agent.voice, " ".join(agent.numbers))
         table.add_row(*map(escape, cells))

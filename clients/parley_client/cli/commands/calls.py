@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from parley.calls.folder import DEFAULT_FOLDER, CallFolder, CallInfo
 from parley.calls.transcripts import printable, read_transcript
 from parley_client.cli.arguments import count
+from parley_client.cli.output import plain_table
 from parley_client.errors import UsageError
 
 EXAMPLES = """\
@@ -87,9 +87,8 @@ def _list(calls: list[CallInfo], console: Console, *, as_json: bool) -> None:
         for one in calls:
             print(msgspec.json.encode(one).decode())
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("id", "agent", "started (UTC)", "s", "turns", "ended by", "incomplete"):
-        table.add_column(column, justify="right" if column in ("s", "turns") else "left")
+    head = ("id", "agent", "started (UTC)", "s", "turns", "ended by", "incomplete")
+    table = plain_table(*head, right=("s", "turns"))
     for one in calls:
         length = f"{one.duration_ms / 1000:.0f}" if one.ended else ""
         reason = one.reason or "goes on, or was lost"

@@ -38,7 +38,7 @@ from parley_client.cli.capacity.tail import FEWEST
 from parley_client.cli.capacity.usage import UsageMeter, gpu_reader
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import UNLIMITED, default_profile, own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, add_profile, default_profile, own_server
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.connection import connect
 from parley_client.errors import ClientError, UsageError
@@ -66,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"call through a gateway, http://host:port; a key is taken from {_KEY}",
     )
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the server that is started, or is running (see parley models)",
-    )
+    add_profile(parser, "of the server that is started, or is running (see parley models)")
     parser.add_argument(
         "--p95-ms",
         type=positive,

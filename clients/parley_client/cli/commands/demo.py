@@ -27,7 +27,7 @@ from parley_client.cli.arguments import (
 )
 from parley_client.cli.commands.say import play
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import default_profile, profile_name, running_server
+from parley_client.cli.own_server import add_profile, default_profile, running_server
 from parley_client.cli.script import Script, load_script
 from parley_client.errors import ClientError
 
@@ -80,12 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
     )
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the models of the server that is started, or is running (see parley models)",
-    )
+    add_profile(parser, "of the models of the server that is started, or is running (see parley models)")
     parser.add_argument(
         "--script", type=Path, help="the conversation (default: one of examples/ that fits the profile)"
     )

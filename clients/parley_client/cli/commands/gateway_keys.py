@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from parley_client.cli import PARLEY
+from parley_client.cli.output import plain_table
 from parley_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def _make(args: argparse.Namespace) -> None:
 def _list(file: Path, console: Console) -> None:
     from parley_gateway.security.keys import read_keys  # noqa: PLC0415 - an optional extra
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("id", "name", "scopes", "agents", "expires"):
-        table.add_column(column)
+    table = plain_table("id", "name", "scopes", "agents", "expires")
     now = datetime.now(UTC)
     for key_id, entry in read_keys(_read(file)).items():
         expires = "never" if entry.expires is None else f"{entry.expires:%Y-%m-%d %H:%M}"

@@ -8,7 +8,7 @@ import subprocess
 from rich.console import Console
 
 from parley_client.cli import CHECKOUT
-from parley_client.cli.own_server import default_profile, profile_name
+from parley_client.cli.own_server import add_profile, default_profile
 from parley_client.errors import ClientError
 
 HELP = "list a profile's models: what they are, licences, sizes, and whether their weights are here"
@@ -22,12 +22,7 @@ _PROGRAM = CHECKOUT / "scripts" / "fetch_models"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the model repository (default: that of `make serve`)",
-    )
+    add_profile(parser, "of the model repository (default: that of `make serve`)")
     parser.add_argument(
         "--verify", action="store_true", help="read every file anew and compare it with its checksum"
     )

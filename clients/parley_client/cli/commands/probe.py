@@ -11,12 +11,12 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from parley.canaries import CanaryResult, address_of, ask_models
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options
+from parley_client.cli.output import plain_table
 from parley_client.connection import connect
 from parley_client.errors import ClientError
 from parley_client.options import NO_RETRY, Deadlines
@@ -111,11 +111,7 @@ async def _ask(server: str, tls: TlsOptions | None, timeout_s: float) -> list[Ca
 
 
 def _print(results: Sequence[CanaryResult], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model")
-    table.add_column("")
-    table.add_column("ms", justify="right")
-    table.add_column("")
+    table = plain_table("model", "", "ms", "", right=("ms",))
     for result in results:
         state = "[green]ok[/]" if result.ok else "[red]failed[/]"
         table.add_row(result.model, state, f"{result.duration_ms:.1f}", escape(result.detail))

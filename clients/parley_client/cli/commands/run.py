@@ -27,7 +27,7 @@ from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
 from parley_client.cli.commands.demo import serve_page
 from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, noted_state
-from parley_client.cli.own_server import default_profile, own_server, profile_name
+from parley_client.cli.own_server import add_profile, default_profile, own_server
 from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import ClientError, ToolDefinitionError, UsageError
 
@@ -65,12 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help=f"where the server looks for agents (default: as the launcher has noted, or {FOLDER_VARIABLE})",
     )
-    parser.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the models of the server that is started (see parley models)",
-    )
+    add_profile(parser, "of the models of the server that is started (see parley models)")
     add_tls(parser)
 
 

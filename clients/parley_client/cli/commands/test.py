@@ -25,7 +25,7 @@ from parley_client.cli.commands.run import (
     own_folder,
     serving_agent,
 )
-from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
+from parley_client.cli.own_server import UNLIMITED, add_profile, default_profile, running_server
 from parley_client.errors import ToolDefinitionError, UsageError
 from parley_testing.from_call import write_scenario
 from parley_testing.modes import needs_speech
@@ -109,12 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="a running one that has the agents (default: starts one)",
     )
-    server.add_argument(
-        "--profile",
-        type=profile_name,
-        metavar="NAME",
-        help="of the server that is started, and of the callers",
-    )
+    add_profile(server, "of the server that is started, and of the callers")
     _add_speech(parser)
     for role, what in (("persona", "callers of scenarios with a persona"), ("judge", "criteria of `judge`")):
         group = parser.add_argument_group(f"model of {what}")

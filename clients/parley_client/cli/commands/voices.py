@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from parley.engines.speech import ChatterboxSpeaker
 from parley.tts.synthesizers import ESPEAK
 from parley.tts.voice_messages import VoiceDetails, VoiceSummary
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
+from parley_client.cli.output import plain_table
 from parley_client.errors import AudioFileError
 from parley_stages import ServerConnection, Synthesis, VoiceInfo, open_server
 from parley_stages.voices import MAX_FILE_BYTES, NoVoicesError, Voices
@@ -138,9 +138,7 @@ def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSumm
         console.print(f"There are no voices yet; `{command}` makes one of a recording.")
         return
     are_recorded = any(voice.prompt_s for voice in voices)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "name", "languages", *(["sample used"] if are_recorded else []), ""):
-        table.add_column(heading)
+    table = plain_table("id", "name", "languages", *(["sample used"] if are_recorded else []), "")
     for voice in voices:
         sample = f"{voice.prompt_s:.1f} s" if voice.prompt_s else ""
         table.add_row(
