@@ -173,6 +173,8 @@ class CollectState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What the doubtful part may be."""
     place: int = -1
     """Where that is in the value; -1: all of it."""
+    given_up: list[str] = []
+    """Fields that could not be understood: a step does not begin them again by itself."""
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -681,6 +681,7 @@ class Conversation:
             begun=begun,
             facts=self._facts if self._start.facts == "strict" else None,
             enter_step=self._enter_step,
+            collector=self.collector,
             retrieval=self._retrieval,
         )
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from parley.agent.answer_text import AnswerText, HeldBackError
-from parley.agent.collecting.collector import find_question
+from parley.agent.collecting.collector import Collector, find_question
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.ending import Ending, find_ending, refuse_ending
@@ -223,7 +223,8 @@ class LlmResponse:
     ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
     tools take long. ``begun``: what another session has done of it. ``facts``: the sources of what may be
     said; None: anything may be. ``enter_step``: called where the prompt may change; returns whether a step
-    has changed it. ``retrieval`` searches the agent's documents; None: there are none.
+    has changed it. ``collector`` asks for what the step wants. ``retrieval`` searches the agent's documents;
+    None: there are none.
     """
 
     def __init__(
@@ -237,9 +238,11 @@ class LlmResponse:
         config: AgentConfig,
         begun: BegunResponse | None = None,
         facts: SessionFacts | None = None,
-        enter_step: Callable[[], bool] = lambda: False,
+        enter_step: Callable[[], bool],
+        collector: Collector,
         retrieval: Retrieval | None = None,
     ) -> None:
+        self._collector = collector
         self._enter_step = enter_step
         self._retrieval = retrieval
         self._is_new = begun is None
@@ -309,6 +312,10 @@ class LlmResponse:
             if not self._is_answer(answer):
                 raise
         self._enter_step()
+        if self.log.ending is None and self._collector.missing:
+            await context.certain.wait()
+            if question := self._collector.ask_missing():
+                await self._add(self.log.rounds[-1], question, context)
 
     def _can_retry(self, error: InferenceError) -> bool:
         """Whether a shorter request may succeed after tools; not after a timeout."""
@@ -329,7 +336,7 @@ class LlmResponse:
         for left in range(max(0, self._config.max_tool_rounds - used), -1, -1):
             # The last round has no tools: the turn must end with an answer.
             tools = self._prompt.tools if left and unreadable < _MAX_UNREADABLE else ()
-            answer = await self._request_round(tools, context, note)
+            answer = await self._request_round(tools, context, note or self._collector.note)
             if answer.calls:
                 await self._complete(answer, context, filler)
                 if await self._ends(context) or await self._asks(answer, context):
@@ -367,12 +374,16 @@ class LlmResponse:
         """Whether the turn ends with a question for a value, which is said if the model has asked nothing."""
         question = find_question(answer, self.log.built_in)
         if question is not None and "?" not in answer.text:
-            self._separate(context)
-            answer.text = f"{answer.text.rstrip()} {question}".lstrip()
-            context.write(question)
-            await self._say(answer, [question], context)
+            await self._add(answer, question, context)
             context.changed()
         return question is not None
+
+    async def _add(self, answer: ToolRound, text: str, context: TurnContext) -> None:
+        """Say a fixed text behind what the language model has written."""
+        self._separate(context)
+        answer.text = f"{answer.text.rstrip()} {text}".lstrip()
+        context.write(text)
+        await self._say(answer, [text], context)
 
     async def _go_on(self, context: TurnContext, filler: Filler) -> None:
         """Speak what another session has left of the rounds that are over, and get the missing results."""
@@ -416,11 +427,8 @@ class LlmResponse:
             answer, held = await self._request(tools, context, _CORRECT_FACT.format(held.fact.text))
         hedge = self._config.hedge
         if held is not None and hedge and not answer.calls:
-            self._separate(context)
             self.log.hedged = True
-            answer.text = f"{answer.text.rstrip()} {hedge}".lstrip()
-            context.write(hedge)
-            await self._say(answer, [hedge], context)
+            await self._add(answer, hedge, context)
         return answer
 
     def _separate(self, context: TurnContext) -> None:

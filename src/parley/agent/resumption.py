@@ -128,6 +128,8 @@ def _check_outcomes(state: SessionState, start: Start) -> None:
 
 def _check_collecting(collecting: CollectState, start: Start) -> None:
     name = "resume.state.collecting"
+    _check_known(f"{name}.given_up", collecting.given_up, {field.name for field in start.collect})
+    _check_count(f"{name}.given_up", collecting.given_up, len(start.collect))
     _check_known(f"{name}.field", [collecting.field], {"", *(field.name for field in start.collect)})
     for text in (collecting.value, collecting.one, collecting.other):
         _check_length(f"a text of {name}", text, MAX_TEXT)

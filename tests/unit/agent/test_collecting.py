@@ -257,6 +257,63 @@ async def test_only_the_fields_of_the_step_are_offered_and_their_values_end_it()
     await call.end()
 
 
+BOOK = Step(name="book", collect=["phone", "code"], next=[Transition(to="done", collected=["phone", "code"])])
+DONE = Step(name="done", instructions="Say goodbye.")
+BOOKING = msgspec.structs.replace(START, steps=[BOOK, DONE])
+NOTHING = ("system", "The user is asked for a value behind your answer. Ask nothing yourself.")
+
+
+async def test_a_step_asks_for_its_fields_by_itself():
+    greet = Step(name="greet", next=[Transition(to="book", when="a table is wanted")])
+    start = msgspec.structs.replace(START, steps=[greet, BOOK, DONE])
+    answers = [calls(("go_to_step", {"step": "book"})), says("Gladly."), says("Goodbye.")]
+    call = await open_call(start, answers=answers)
+    await say(call, "a table")
+    assert NOTHING not in call.chat.prompt(0)
+    assert call.chat.prompt(1)[-1] == NOTHING
+    assert spoken(call) == ["Gladly.", "What is your phone number?"]
+    await say(call, "555 1212")
+    await say(call, "yes")
+    assert spoken(call)[-1] == "What is your code?"
+    await say(call, "B as in Bravo, one")
+    await say(call, "yes")
+    assert [name for name, *_ in collected(call)] == ["phone", "code"]
+    assert len(call.chat.requests) == 3
+    assert call.chat.prompt()[0][1] == "You take bookings.\n\nSay goodbye."
+    assert ("assistant", "What is your code?") in call.chat.prompt()
+    assert spoken(call)[-1] == "Goodbye."
+    await call.end()
+
+
+async def test_a_field_that_was_given_up_is_not_begun_again_also_behind_a_move():
+    call = await open_call(BOOKING, answers=[says("Hello."), says("Never mind."), says("Well.")])
+    await say(call, "a table")
+    for _ in range(3):
+        await say(call, "five")
+    assert spoken(call)[-2:] == ["Never mind.", "What is your code?"]
+    for _ in range(3):
+        await say(call, "what else is there")
+    kept = Kept.of(call.outlet.sent)
+    await call.end()
+    start = msgspec.structs.replace(kept.settings, resume=kept.resume())
+    call = await open_call(start, session_id="moved", answers=[says("Yes.")])
+    await say(call, "hello")
+    assert spoken(call) == ["Yes."]
+    await call.end()
+
+
+async def test_an_answer_that_is_prepared_asks_when_the_turn_is_over():
+    start = msgspec.structs.replace(BOOKING, turn=TurnOptions(eagerness="normal", complete_ms=1_000))
+    call = await open_call(start, hears=[(200, 1_200, "I want a table")], answers=[says("Gladly.")])
+    await call.until(2_000)
+    assert len(call.chat.requests) == 1
+    assert not call.host._sessions[call.id]._conversation.collector.active
+    await call.wait_for(TurnMetrics)
+    assert call.speculated == ["used"]
+    assert spoken(call) == ["Gladly.", "What is your phone number?"]
+    await call.end()
+
+
 @pytest.mark.parametrize(
     ("start", "named"),
     [

@@ -263,6 +263,7 @@ async def refusal(**fields) -> list[str]:
         outcomes(decisions={"angry": DecidedState(value="yes", probability=0.9, turn=2)}),
         outcomes(decisions={"angry": DecidedState(value=LONG, probability=0.9, turn=1)}),
         collecting(field="other"),
+        collecting(given_up=["other"]),
         collecting(value=LONG),
         collecting(one=LONG),
         collecting(other=LONG),
