@@ -298,7 +298,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     voice: str | None = None
     """From the next turn of the agent on. None: the session's."""
     collect: Annotated[list[Name], msgspec.Meta(max_length=64)] | None = None
-    """Names of the data that are asked for here, in this order. None: all, which the language model begins."""
+    """Names of the data that are asked for here, in this order. None: all, if the language model asks."""
     next: Annotated[list[Transition], msgspec.Meta(max_length=16)] = []
     """The ways to other steps, at most 16; of several whose conditions hold, the first is taken."""
     history: Literal["keep", "reset", "summary"] = "keep"

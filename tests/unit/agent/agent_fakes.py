@@ -42,6 +42,7 @@ from parley.protocol import (
     Resumed,
     ServerEvent,
     Start,
+    Text,
     ToolRequest,
     Transcript,
     TurnMetrics,
@@ -639,3 +640,15 @@ async def hold_call(
     call = await open_call(start, **options)
     await call.end(until, count)
     return call
+
+
+async def say(call: FakeCall, text: str) -> None:
+    """Type a text, and wait for the end of its answer."""
+    count = len(call.outlet.of(TurnMetrics)) + 1
+    call.send(Text(text=text))
+    await call.wait_for(TurnMetrics, count)
+
+
+def spoken(call: FakeCall) -> list[str]:
+    """What was given to the synthesizer."""
+    return [request.text for request in call.synthesizer.requests]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent_fakes import CHUNK_MS, FakeCall, FakeChat, Sent, all_of_utterance, now, says
+from agent_fakes import CHUNK_MS, FakeCall, FakeChat, Sent, all_of_utterance, now, open_call, says
 from msgspec.structs import replace
 
 from parley.agent.config import AgentConfig
@@ -218,3 +218,11 @@ def position_ms(sent: Sent, began: float) -> int:
 def of_response(events: Sequence[object], kind: type, response_id: str) -> list:
     """The events of one kind of one response."""
     return [one for one in events if isinstance(one, kind) and one.response_id == response_id]
+
+
+async def moved(call: FakeCall, *answers) -> FakeCall:
+    """The call at another server."""
+    kept = Kept.of(call.outlet.sent)
+    start = replace(kept.settings, resume=kept.resume())
+    await call.end()
+    return await open_call(start, answers=answers, session_id="moved")

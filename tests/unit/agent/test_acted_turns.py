@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, says, spoken
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.memory import ToolRound, cut_after, shorten_results
@@ -26,10 +26,6 @@ async def booked(*answers, config=None, count=1, output="booked", more=()) -> Fa
         call.send(ToolResponse(call_id=request.call_id, output=output))
     await call.wait_for(TurnMetrics)
     return call
-
-
-def spoken(call: FakeCall) -> list[str]:
-    return [request.text for request in call.synthesizer.requests]
 
 
 async def test_the_model_is_asked_once_more_without_tools():

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from agent_fakes import FakeCall, calls, now, says
+from agent_fakes import FakeCall, calls, now, says, spoken
 from msgspec.structs import replace
-from test_tools import asked, spoken
+from test_tools import asked
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.tools import STARTED

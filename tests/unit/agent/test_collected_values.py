@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from datetime import date
 
 import pytest
+from traced_lines import lines_of
 
 from parley.agent.collecting.checks import CHECKS, iban, luhn, write
 from parley.agent.collecting.corrections import correct
@@ -302,24 +302,6 @@ def test_a_value_from_elsewhere_that_no_turn_can_have_given_is_dropped():
     assert Dialogue([field("phone")], CollectState(field="it", value="1" * 1_000_000)).active is None
 
 
-def lines_of(act) -> int:
-    """Lines of Python that it runs."""
-    count = 0
-
-    def trace(*_):
-        nonlocal count
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("kind", ["choice", "name", "code", "phone"])
 @pytest.mark.parametrize("piece", ["five thousand ", "fifteen ", "1", "B ", "double ", "Lisa ", "D E N "])
 def test_comparing_with_known_values_takes_work_within_bounds(kind, piece):
@@ -328,7 +310,7 @@ def test_comparing_with_known_values_takes_work_within_bounds(kind, piece):
     dialogue = Dialogue([field(kind, values=values)])
     dialogue.ask("it")
     text = (piece * 600)[:600]
-    assert lines_of(lambda: dialogue.on_turn(UserAnswer(text), TODAY)) < 50_000
+    assert lines_of(dialogue.on_turn, UserAnswer(text), TODAY) < 50_000
 
 
 def test_only_the_beginning_of_a_long_turn_is_read():

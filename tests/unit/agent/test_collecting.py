@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from agent_fakes import FakeCall, calls, open_call, says
-from moving_client import Kept
+from agent_fakes import FakeCall, calls, open_call, say, says, spoken
+from moving_client import moved
 from test_ending import saying
-from test_tools import results, spoken
+from test_tools import results
 
 from parley.agent.collecting.dialogue import Dialogue
 from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
@@ -19,7 +19,6 @@ from parley.protocol import (
     ErrorEvent,
     Start,
     Step,
-    Text,
     Tool,
     Transition,
     TurnDecision,
@@ -32,13 +31,6 @@ CODE = CollectField(name="code", kind="code", phrases=["Zed"])
 START = Start(system_prompt="You take bookings.", collect=[PHONE, CODE], facts="strict", checkpoints=True)
 ASK = calls(("collect", {"field": "phone"}))
 READ_BACK = "I have five five five, one two one two. Is that right?"
-
-
-async def say(call: FakeCall, text: str) -> None:
-    """The user types, and the agent has answered."""
-    count = len(call.outlet.of(TurnMetrics))
-    call.send(Text(text=text))
-    await call.wait_for(TurnMetrics, count + 1)
 
 
 async def asked(*answers, start=START, **options) -> FakeCall:
@@ -223,13 +215,6 @@ async def test_doubt_counts_where_the_turn_ends_with_its_transcript():
     await call.end()
 
 
-async def moved(call: FakeCall, *answers) -> FakeCall:
-    kept = Kept.of(call.outlet.sent)
-    start = msgspec.structs.replace(kept.settings, resume=kept.resume())
-    await call.end()
-    return await open_call(start, answers=answers, session_id="moved")
-
-
 async def test_a_session_goes_on_with_its_field():
     call = await asked()
     call = await moved(call)
@@ -293,10 +278,7 @@ async def test_a_field_that_was_given_up_is_not_begun_again_also_behind_a_move()
     assert spoken(call)[-2:] == ["Never mind.", "What is your code?"]
     for _ in range(3):
         await say(call, "what else is there")
-    kept = Kept.of(call.outlet.sent)
-    await call.end()
-    start = msgspec.structs.replace(kept.settings, resume=kept.resume())
-    call = await open_call(start, session_id="moved", answers=[says("Yes.")])
+    call = await moved(call, says("Yes."))
     await say(call, "hello")
     assert spoken(call) == ["Yes."]
     await call.end()

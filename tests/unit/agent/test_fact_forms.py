@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import string
-import sys
 
 import pytest
+from traced_lines import lines_of
 
 from parley.agent.facts.checking import SessionFacts
 from parley.agent.facts.extraction import facts_of
@@ -250,30 +250,12 @@ async def test_oldest_texts_are_forgotten_when_there_are_too_many():
     assert facts._count <= 41_000
 
 
-def lines_of(text: str) -> int:
-    """Lines of Python that reading a text takes."""
-    count = 0
-
-    def trace(*_):
-        nonlocal count
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        facts_of(text, "en")
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize(
     "piece",
     ["It costs €4.50. ", "half past ", "1 ", "A1-", "one two ", "five to ten ", "Maria ", "a@b.c ", "and "],
 )
 def test_work_grows_with_the_text_only(piece):
-    short, long = (lines_of(piece * count) for count in (10, 40))
+    short, long = (lines_of(facts_of, piece * count, "en") for count in (10, 40))
     assert long < 8 * short + 500
 
 

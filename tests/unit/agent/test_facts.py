@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, FakeChat, calls, hold_call, open_call, says
+from agent_fakes import FakeCall, FakeChat, calls, hold_call, open_call, says, spoken
 from test_resume import answering, progress, resumed
 
 from parley.agent.config import AgentConfig
@@ -33,10 +33,6 @@ STRICT = Start(system_prompt=PROMPT, facts="strict")
 async def ask(*answers, words="when do you close", start=STRICT, config=None) -> FakeCall:
     """A call in which the user has asked one thing."""
     return await hold_call(start, config=config, hears=[(200, 1_000, words)], answers=answers)
-
-
-def spoken(call: FakeCall) -> list[str]:
-    return [request.text for request in call.synthesizer.requests]
 
 
 def shown(call: FakeCall) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, says, spoken
 
 from parley.agent.config import AgentConfig
 from parley.chat import ToolCall
@@ -26,10 +26,6 @@ async def ask(*answers, config=None, responses=0, **start) -> FakeCall:
         call.send(ToolResponse(call_id=request.call_id, output="sunny"))
     await call.end(TurnMetrics)
     return call
-
-
-def spoken(call: FakeCall) -> list[str]:
-    return [request.text for request in call.synthesizer.requests]
 
 
 def notes(call: FakeCall) -> list[str]:

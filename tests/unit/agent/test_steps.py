@@ -6,10 +6,10 @@ import asyncio
 
 import msgspec
 import pytest
-from agent_fakes import FakeCall, calls, open_call, says
-from moving_client import Kept
+from agent_fakes import FakeCall, calls, open_call, say, says, spoken
+from moving_client import moved
 from test_ending import saying
-from test_tools import results, spoken
+from test_tools import results
 
 from parley.agent.config import AgentConfig
 from parley.chat import ChatMessage, ToolCall
@@ -96,13 +96,6 @@ def steps(call: FakeCall) -> list[tuple[str, str]]:
 
 def decided(value: str, probability: float) -> Decision:
     return Decision(name="lost", value=value, probabilities={value: probability}, turn=1)
-
-
-async def say(call: FakeCall, text: str) -> None:
-    """Type a text, and wait for the end of its answer."""
-    count = len(call.outlet.of(TurnMetrics)) + 1
-    call.send(Text(text=text))
-    await call.wait_for(TurnMetrics, count)
 
 
 async def in_book(*answers, start=START, **options) -> FakeCall:
@@ -370,13 +363,6 @@ async def test_end_call_works_only_in_the_step_that_has_it():
 
 
 # --- moves ------------------------------------------------------------------------------------
-
-
-async def moved(call: FakeCall, *answers) -> FakeCall:
-    kept = Kept.of(call.outlet.sent)
-    start = msgspec.structs.replace(kept.settings, resume=kept.resume())
-    await call.end()
-    return await open_call(start, answers=answers, session_id="moved")
 
 
 async def test_a_session_goes_on_in_its_step():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 
 import pytest
+from traced_lines import lines_of
 
 from parley.agent.stray_calls import StrayCallFilter
 
@@ -101,20 +101,5 @@ def test_words_are_passed_on_as_they_are_complete():
     "piece", ["word ", "<", "{", "[", "a_", "a(b", '{"a":"', "<|", "Action ", '["', "<think ", "a."]
 )
 def test_work_grows_with_the_text_only(piece):
-    def lines_of(text: str) -> int:
-        count = 0
-
-        def trace(*_):
-            nonlocal count
-            count += 1
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            kept(text, 1)
-        finally:
-            sys.settrace(before)
-        return count
-
-    assert lines_of((piece * 4_000)[:4_000]) < 5 * lines_of((piece * 1_000)[:1_000]) + 500
+    short, long = (lines_of(kept, (piece * 4_000)[:size], 1) for size in (1_000, 4_000))
+    assert long < 5 * short + 500

@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 import pytest
-from agent_fakes import FakeCall, calls, open_call, says
+from agent_fakes import FakeCall, calls, open_call, says, spoken
 
 from parley.agent.config import AgentConfig
 from parley.chat import ToolCall
@@ -67,10 +67,6 @@ class FakeServerTools:
 
     async def close(self):
         pass
-
-
-def spoken(call: FakeCall) -> list[str]:
-    return [request.text for request in call.synthesizer.requests]
 
 
 def results(call: FakeCall) -> list[object]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import sys
 import threading
 from contextlib import suppress
 from ipaddress import ip_network
@@ -13,6 +12,7 @@ from aiortc import RTCPeerConnection
 from aiortc.sdp import SessionDescription
 from listening_gateway import until
 from rtc_client import calling, post_offer
+from traced_lines import lines_of
 from webrtc import PUBLIC, audio, candidate, data, offer, offer_corpus, video
 
 from parley_gateway.apis.realtime.server_events import ClientEventError
@@ -152,22 +152,12 @@ def test_ports_of_system_services_are_not_tried(port):
 
 def work(sdp):
     """Lines of Python that reading an offer takes."""
-    lines = 0
 
-    def trace(frame, event, argument):
-        nonlocal lines
-        lines += event == "line"
-        return trace
+    def read():
+        with suppress(ClientEventError):
+            Offer(sdp)
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        Offer(sdp)
-    except ClientEventError:
-        pass
-    finally:
-        sys.settrace(before)
-    return lines
+    return lines_of(read)
 
 
 @pytest.mark.parametrize(
