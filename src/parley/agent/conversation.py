@@ -388,12 +388,12 @@ class Conversation:
 
     def _enter_step(self) -> bool:
         """Let the step begin that is to, if there is one; returns whether there was."""
-        if not self.outcomes.next_step:
+        if not self.outcomes.state.next_step:
             return False
         with self._whole():
             for step in self._steps.enter():
                 if step.history == "reset":
-                    self._history.reset(describe_collected(self.outcomes.collected))
+                    self._history.reset(describe_collected(self.outcomes.state.collected))
                 elif step.history == "summary":
                     self._summariser.summarise()
             self._change_tools(self._start)

@@ -78,7 +78,7 @@ class Decisions:
 
     def ask(self, turn: int) -> None:
         """Begin the questions of a turn, whose answer needs the language model no more."""
-        step = self._outcomes.step
+        step = self._outcomes.state.step
         asked = [one for one in self._questions if _TURN in (one.at or (_TURN,)) or (step and step in one.at)]
         if asked:
             self.cancel()

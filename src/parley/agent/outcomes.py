@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeAlias
+
+import msgspec
 
 from parley.checkpoint import DecidedState, OutcomeState
 from parley.protocol import DataCollected, Decision, StepChanged
@@ -25,43 +27,11 @@ class Outcomes:
         whole: Callable[[], AbstractContextManager[None]],
         begun: OutcomeState | None = None,
     ) -> None:
-        begun = begun or OutcomeState()
         self._emit = emit
         self._whole = whole
         self._listeners: list[Callable[[OutcomeEvent], None]] = []
-        self.step = begun.step
-        """Name of the current step; empty: there are none."""
-        self.next_step = begun.next_step
-        """Name of the step that is to begin; empty: none."""
-        self._collected = dict(begun.collected)
-        self._confirmed = set(begun.confirmed)
-        self._decisions = dict(begun.decisions)
-
-    @property
-    def collected(self) -> Mapping[str, str]:
-        """Values of collected fields by name."""
-        return self._collected
-
-    @property
-    def confirmed(self) -> frozenset[str]:
-        """Names of the collected fields that the user has agreed to."""
-        return frozenset(self._confirmed)
-
-    @property
-    def decisions(self) -> Mapping[str, DecidedState]:
-        """The last answer to each question about the conversation."""
-        return self._decisions
-
-    @property
-    def state(self) -> OutcomeState:
-        """What another session needs to go on with them."""
-        return OutcomeState(
-            step=self.step,
-            next_step=self.next_step,
-            collected=dict(self._collected),
-            confirmed=sorted(self._confirmed),
-            decisions=dict(self._decisions),
-        )
+        self.state = begun or OutcomeState()
+        """All of them, also what another session needs to go on."""
 
     def subscribe(self, listener: Callable[[OutcomeEvent], None]) -> None:
         """Call ``listener`` after every change."""
@@ -69,36 +39,37 @@ class Outcomes:
 
     def request_step(self, name: str) -> None:
         """Let a step begin as soon as it can; empty: none."""
-        if name != self.next_step:
+        if name != self.state.next_step:
             with self._whole():
-                self.next_step = name
+                self._change(next_step=name)
 
     def set_step(self, name: str) -> None:
         """Enter a step."""
-        self.next_step = ""
-        if name != self.step:
-            previous, self.step = self.step, name
+        previous = self.state.step
+        self._change(step=name, next_step="")
+        if name != previous:
             self._publish(StepChanged(step=name, previous=previous))
 
     def set_collected(self, field: str, value: str, *, confirmed: bool = False) -> None:
         """Set, confirm or (with an empty value) take back a field's value."""
-        if self._collected.get(field, "") == value and (field in self._confirmed) == confirmed:
+        state, confirmed = self.state, confirmed and bool(value)
+        if (state.collected.get(field, ""), field in state.confirmed) == (value, confirmed):
             return
-        self._confirmed.discard(field)
-        if value:
-            self._collected[field] = value
-            if confirmed:
-                self._confirmed.add(field)
-        else:
-            self._collected.pop(field, None)
-        self._publish(DataCollected(field=field, value=value, confirmed=confirmed and bool(value)))
+        collected = {name: one for name, one in (state.collected | {field: value}).items() if one}
+        others = [name for name in state.confirmed if name != field]
+        self._change(collected=collected, confirmed=sorted([*others, field] if confirmed else others))
+        self._publish(DataCollected(field=field, value=value, confirmed=confirmed))
 
     def set_decision(self, decision: Decision) -> None:
         """Keep the answer to a question."""
-        self._decisions[decision.name] = DecidedState(
+        decided = DecidedState(
             value=decision.value, probability=decision.probabilities[decision.value], turn=decision.turn
         )
+        self._change(decisions=self.state.decisions | {decision.name: decided})
         self._publish(decision)
+
+    def _change(self, **values: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **values)
 
     def _publish(self, event: OutcomeEvent) -> None:
         with self._whole():

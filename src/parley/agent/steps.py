@@ -1,6 +1,6 @@
 """The steps of a session: parts of its conversation, each with instructions and tools of its own.
 
-A step that is to begin is :attr:`Outcomes.next_step` until :meth:`Steps.enter` is called: never while the
+A step that is to begin is :attr:`OutcomeState.next_step` until :meth:`Steps.enter` is called: never while the
 language model writes, so that the prompt of an answer changes only between two of its requests.
 """
 
@@ -42,11 +42,11 @@ class Steps(InstantTools):
     @property
     def current(self) -> Step | None:
         """The step that the prompts belong to; None: the session has none."""
-        return self._steps.get(self._outcomes.step or next(iter(self._steps), ""))
+        return self._steps.get(self._outcomes.state.step or next(iter(self._steps), ""))
 
     def begin(self) -> None:
         """Enter the first step, unless the session goes on in one."""
-        if self.current is not None and not self._outcomes.step:
+        if self.current is not None and not self._outcomes.state.step:
             self._outcomes.set_step(self.current.name)
 
     def enter(self) -> list[Step]:
@@ -55,7 +55,7 @@ class Steps(InstantTools):
         None of them is entered twice, so that it ends.
         """
         entered: list[Step] = []
-        while (step := self._steps.get(self._outcomes.next_step)) is not None and step not in entered:
+        while (step := self._steps.get(self._outcomes.state.next_step)) is not None and step not in entered:
             self._outcomes.set_step(step.name)
             entered.append(step)
             self._follow_data()
@@ -71,17 +71,17 @@ class Steps(InstantTools):
             self._follow(lambda way: _decides(event, way))
         else:
             self._follow_data()
-        if self._outcomes.next_step:
+        if self._outcomes.state.next_step:
             self._on_due()
 
     def _follow_data(self) -> None:
-        collected = self._outcomes.collected
+        collected = self._outcomes.state.collected
         self._follow(lambda way: bool(way.collected) and all(name in collected for name in way.collected))
 
     def _follow(self, holds: Callable[[Transition], bool]) -> None:
         """Let the first step begin whose condition holds, unless another one is to begin already."""
         step = self.current
-        if step is not None and not self._outcomes.next_step:
+        if step is not None and not self._outcomes.state.next_step:
             found = next((way for way in step.next if holds(way)), None)
             if found is not None:
                 self._outcomes.request_step(found.to)
@@ -97,8 +97,8 @@ class Steps(InstantTools):
     def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Let a step begin behind the calls of this round."""
         step = arguments["step"]
-        if self._outcomes.next_step not in ("", step):
-            return ToolOutcome.failed(f"the step {self._outcomes.next_step} begins now")
+        if self._outcomes.state.next_step not in ("", step):
+            return ToolOutcome.failed(f"the step {self._outcomes.state.next_step} begins now")
         self._outcomes.request_step(step)
         return ToolOutcome(_outcome(step))
 

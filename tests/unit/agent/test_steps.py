@@ -198,9 +198,9 @@ async def test_collected_data_begin_a_step_at_once_while_no_answer_is_written():
     call = await in_book()
     warmed = len(call.chat.warmed)
     collect(call, name="John")
-    assert outcomes(call).step == "book"
+    assert outcomes(call).state.step == "book"
     collect(call, day="Monday")
-    assert outcomes(call).step == "done"
+    assert outcomes(call).state.step == "done"
     await asyncio.sleep(1)
     assert "Say goodbye." in call.chat.warmed[-1].messages[0].content
     assert len(call.chat.warmed) == warmed + 1
@@ -214,8 +214,8 @@ async def test_a_step_begins_when_the_text_of_an_answer_is_complete():
     call.send(Text(text="it is for John"))
     await asyncio.sleep(0.08)
     collect(call, name="John", day="Monday")
-    assert outcomes(call).step == "book"
-    assert outcomes(call).next_step == "done"
+    assert outcomes(call).state.step == "book"
+    assert outcomes(call).state.next_step == "done"
     await call.wait_for(StepChanged, 3)
     assert call.outlet.of(TurnMetrics)[1:] == []  # the answer is still spoken
     await asyncio.sleep(0.1)
@@ -255,9 +255,9 @@ async def test_a_decision_begins_a_step_if_it_is_probable_enough():
     call = await in_book()
     outcomes(call).set_decision(decided("no", 0.9))
     outcomes(call).set_decision(decided("yes", 0.7))
-    assert outcomes(call).step == "book"
+    assert outcomes(call).state.step == "book"
     outcomes(call).set_decision(decided("yes", 0.8))
-    assert outcomes(call).step == "greet"
+    assert outcomes(call).state.step == "greet"
     await say(call, "well")
     assert offered(call) == ["look_up", "go_to_step"]
     await call.end()
@@ -266,7 +266,7 @@ async def test_a_decision_begins_a_step_if_it_is_probable_enough():
 async def test_data_that_are_collected_already_lead_on_at_once():
     call = await open_call(START, answers=[TO_BOOK, says("Goodbye.")])
     collect(call, name="John", day="Monday")
-    assert outcomes(call).step == "greet"
+    assert outcomes(call).state.step == "greet"
     await say(call, "a table")
     assert steps(call) == [("", "greet"), ("greet", "book"), ("book", "done")]
     assert offered(call) == ["end_call"]
@@ -284,7 +284,7 @@ async def test_steps_whose_data_lead_in_a_circle_are_entered_once():
     call = await open_call(start)
     collect(call, x="1")
     assert steps(call) == [("", "a"), ("a", "b"), ("b", "c")]
-    assert outcomes(call).next_step == ""
+    assert outcomes(call).state.next_step == ""
     await say(call, "hello")
     assert steps(call)[3:] == []
     await call.end()

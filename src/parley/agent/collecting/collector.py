@@ -91,7 +91,7 @@ class Collector(InstantTools):
     @property
     def missing(self) -> str:
         """The first field that the step names and that has no value yet; empty: none, or one is asked for."""
-        done = {*self._outcomes.collected, *self._given_up}
+        done = {*self._outcomes.state.collected, *self._given_up}
         offered = self._offered() or () if self.active is None else ()
         return next((name for name in offered if name not in done), "")
 
