@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from parley.errors import InvalidMessageError
 
@@ -28,6 +28,16 @@ def check_names(names: Sequence[str], field: str, what: str) -> None:
     for number, name in enumerate(names):
         if names.index(name) < number:
             raise InvalidMessageError(f"{field}[{number}].name: there are two {what} {name!r}")
+
+
+def check_known(name: str, known: Collection[str], problem: str) -> None:
+    """Refuse a name that is none of ``known``; ``problem``, with the field, comes before it in the text.
+
+    Raises:
+        InvalidMessageError: it is none.
+    """
+    if name not in known:
+        raise InvalidMessageError(f"{problem} {name!r}{suggest_name(name, known)}")
 
 
 def nearest_first(name: str, known: Iterable[str]) -> list[str]:

@@ -669,7 +669,7 @@ class Conversation:
 
     # --- turns of the agent --------------------------------------------------------------
 
-    def _make_response(self, prompt: SystemPrompt, begun: BegunResponse | None = None) -> LlmResponse:
+    def _make_response(self, prompt: SystemPrompt, begun: BegunResponse | None) -> LlmResponse:
         self._decisions.cancel()
         return LlmResponse(
             self._engines.chat,

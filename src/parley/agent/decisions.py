@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -18,7 +18,7 @@ from parley.engines.base import ChatModel
 from parley.errors import InferenceError, InvalidMessageError, ParleyError
 from parley.llm.history import History
 from parley.llm.messages import Choices, GenerateRequest, Priority, Question, Sampling
-from parley.names import check_names, suggest_name
+from parley.names import check_known, check_names
 from parley.protocol import Closed, Decision, DecisionQuestion, Start, Transfer
 from parley.timeouts import loop_time, with_timeout
 
@@ -228,13 +228,12 @@ def check_decisions(start: Start) -> None:
         at = f"decisions[{number}]"
         _check_options(question, at)
         for name in question.at:
-            _check_name(name, times, f"{at}.at: no step")
+            check_known(name, times, f"{at}.at: no step")
         if question.transfer:
-            _check_name(question.transfer, targets, f"{at}.transfer: ending.transfers has no target")
+            check_known(question.transfer, targets, f"{at}.transfer: ending.transfers has no target")
         if question.ends or question.transfer:
             wanted = question.answer or "yes"
-            _check_name(wanted, question.answers, f"{at}.answer: the question has no answer")
-    _check_ways(start)
+            check_known(wanted, question.answers, f"{at}.answer: the question has no answer")
 
 
 def _check_options(question: DecisionQuestion, at: str) -> None:
@@ -245,22 +244,6 @@ def _check_options(question: DecisionQuestion, at: str) -> None:
             f"{at}.options: there must be at least two, and none may begin with the first word of another, "
             "behind words that all begin with"
         )
-
-
-def _check_ways(start: Start) -> None:
-    """Check the answers that lead from one step to another."""
-    answers = {question.name: question.answers for question in start.decisions}
-    for number, step in enumerate(start.steps):
-        for index, way in enumerate(step.next):
-            if way.decision is not None:
-                at = f"steps[{number}].next[{index}].decision"
-                _check_name(way.decision.name, answers, f"{at}.name: no question")
-                _check_name(way.decision.value, answers[way.decision.name], f"{at}.value: no answer")
-
-
-def _check_name(name: str, known: Collection[str], problem: str) -> None:
-    if name not in known:
-        raise InvalidMessageError(f"{problem} {name!r}{suggest_name(name, known)}")
 
 
 def _told_apart(options: Sequence[str]) -> bool:

@@ -29,13 +29,10 @@ class Outcomes:
     ) -> None:
         self._emit = emit
         self._whole = whole
-        self._listeners: list[Callable[[OutcomeEvent], None]] = []
+        self.on_change: Callable[[OutcomeEvent], None] = lambda _: None
+        """Called after every change."""
         self.state = begun or OutcomeState()
         """All of them, also what another session needs to go on."""
-
-    def subscribe(self, listener: Callable[[OutcomeEvent], None]) -> None:
-        """Call ``listener`` after every change."""
-        self._listeners.append(listener)
 
     def request_step(self, name: str) -> None:
         """Let a step begin as soon as it can; empty: none."""
@@ -74,5 +71,4 @@ class Outcomes:
     def _publish(self, event: OutcomeEvent) -> None:
         with self._whole():
             self._emit(event)
-            for listener in self._listeners:
-                listener(event)
+            self.on_change(event)

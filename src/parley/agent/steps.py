@@ -13,9 +13,8 @@ import msgspec
 
 from parley.agent.memory import ToolRound
 from parley.agent.outcomes import OutcomeEvent, Outcomes
-from parley.chat import ToolCall
 from parley.errors import InvalidMessageError
-from parley.names import check_names, suggest_name
+from parley.names import check_known, check_names
 from parley.protocol import Decision, Start, Step, StepChanged, Tool, Transition
 from parley.tools.base import InstantTools, ToolOutcome
 
@@ -37,7 +36,7 @@ class Steps(InstantTools):
         self._on_due = on_due
         self.names = tool_names(steps)
         """Names of the tools of all steps."""
-        outcomes.subscribe(self._on_outcome)
+        outcomes.on_change = self._on_outcome
 
     @property
     def current(self) -> Step | None:
@@ -100,7 +99,7 @@ class Steps(InstantTools):
         if self._outcomes.state.next_step not in ("", step):
             return ToolOutcome.failed(f"the step {self._outcomes.state.next_step} begins now")
         self._outcomes.request_step(step)
-        return ToolOutcome(_outcome(step))
+        return ToolOutcome({"step": step})
 
 
 def forget_transitions(rounds: Sequence[ToolRound], built_in: Collection[str]) -> None:
@@ -112,17 +111,10 @@ def forget_transitions(rounds: Sequence[ToolRound], built_in: Collection[str]) -
         if answer.said or GO_TO_STEP not in built_in:
             continue
         for call in [call for call in answer.calls if call.name == GO_TO_STEP]:
-            if answer.results.get(call.id) == _accepted(call):
+            accepted = msgspec.json.encode({"step": call.arguments.get("step", "")}).decode()
+            if answer.results.get(call.id) == accepted:
                 answer.calls.remove(call)
                 del answer.results[call.id]
-
-
-def _outcome(step: str) -> dict[str, str]:
-    return {"step": step}
-
-
-def _accepted(call: ToolCall) -> str:
-    return msgspec.json.encode(_outcome(call.arguments.get("step", ""))).decode()
 
 
 def tool_names(steps: Sequence[Step]) -> frozenset[str]:
@@ -158,25 +150,33 @@ def check_steps(start: Start, tools: Collection[str]) -> None:
     Raises:
         InvalidMessageError: the text names the field.
     """
-    names = [step.name for step in start.steps]
+    names, fields = [step.name for step in start.steps], [field.name for field in start.collect]
+    answers = {question.name: question.answers for question in start.decisions}
     check_names(names, "steps", "steps")
     for number, step in enumerate(start.steps):
         at = f"steps[{number}]"
         for tool in step.tools or ():
-            if tool not in tools:
-                raise InvalidMessageError(f"{at}.tools: no tool {tool!r}{suggest_name(tool, tools)}")
+            check_known(tool, tools, f"{at}.tools: no tool")
+        for field in step.collect or ():
+            check_known(field, fields, f"{at}.collect: no field")
+        others = [name for name in names if name != step.name]
         for index, way in enumerate(step.next):
-            _check_way(way, step, names, f"{at}.next[{index}]")
+            check_known(way.to, others, f"{at}.next[{index}].to: no other step")
+            _check_condition(way, fields, answers, f"{at}.next[{index}]")
     if names:
         _check_reached(start.steps)
 
 
-def _check_way(way: Transition, step: Step, names: Sequence[str], at: str) -> None:
-    if way.to == step.name or way.to not in names:
-        others = [name for name in names if name != step.name]
-        raise InvalidMessageError(f"{at}.to: no other step {way.to!r}{suggest_name(way.to, others)}")
+def _check_condition(
+    way: Transition, fields: Collection[str], answers: Mapping[str, Sequence[str]], at: str
+) -> None:
     if sum(map(bool, (way.when.strip(), way.collected, way.decision))) != 1:
         raise InvalidMessageError(f"{at}: it must have one of when, collected and decision")
+    for field in way.collected:
+        check_known(field, fields, f"{at}.collected: no field")
+    if way.decision is not None:
+        check_known(way.decision.name, answers, f"{at}.decision.name: no question")
+        check_known(way.decision.value, answers[way.decision.name], f"{at}.decision.value: no answer")
 
 
 def _check_reached(steps: Sequence[Step]) -> None:

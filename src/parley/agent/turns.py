@@ -62,14 +62,6 @@ _LISTEN_CHECKS = 150
 _log = logging.getLogger(__name__)
 
 
-class MakeResponse(Protocol):
-    """Makes the answer of the language model."""
-
-    def __call__(self, prompt: SystemPrompt, begun: BegunResponse | None = None) -> ResponseSource:
-        """``begun``: what another session has done of it."""
-        ...
-
-
 class AgentTurnHandler(Protocol):
     """Receives the events of the agent's turns."""
 
@@ -120,7 +112,7 @@ class AgentTurns:
         output: of the turns.
         history: of the session; only this class adds to it.
         tools: runs the tools of the turn under way.
-        make_response: makes the source of the answer to a prompt.
+        make_response: makes the language model's answer to a prompt, of which another session may have begun.
         reply: called with a turn of the user that is in the history; returns the text that answers it, or
             empty: the language model does.
         whole: what is done in such a block is in a checkpoint as a whole.
@@ -137,7 +129,7 @@ class AgentTurns:
         history: History,
         *,
         tools: ToolExecutor,
-        make_response: MakeResponse,
+        make_response: Callable[[SystemPrompt, BegunResponse | None], ResponseSource],
         reply: Callable[[str], str],
         whole: Callable[[], AbstractContextManager[None]],
         by_speech: bool,
@@ -296,7 +288,7 @@ class AgentTurns:
         if not self._preemptive.budget.take(loop_time()):
             return
         prompt = SystemPrompt(self._history, text)
-        turn = self._make(self._make_response(prompt), since=stopped_at)
+        turn = self._make(self._make_response(prompt, None), since=stopped_at)
         self._preemptive.set(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
@@ -335,7 +327,7 @@ class AgentTurns:
         timing = TurnTiming(user, self._preemptive.budget.end_turn(), speculated=prepared is not None)
         self._handler.on_turn_started()
         if prepared is None:
-            source = FixedText(reply) if reply else self._make_response(SystemPrompt(self._history))
+            source = FixedText(reply) if reply else self._make_response(SystemPrompt(self._history), None)
             turn = self._make(source, since=user.stopped_at)
             self._begin(turn, self._run(turn), timing)
         else:
@@ -632,7 +624,7 @@ class AgentTurns:
         self._unanswered = self._unread = False
         self._handler.on_turn_started()
         prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
-        return self._make(self._make_response(prompt))
+        return self._make(self._make_response(prompt, None))
 
 
 def _queued(saying: Say | Respond) -> QueuedText:

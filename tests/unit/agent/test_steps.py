@@ -24,6 +24,7 @@ from parley.checkpoint import (
 )
 from parley.protocol import (
     Closed,
+    CollectField,
     Decision,
     DecisionQuestion,
     EndingOptions,
@@ -48,24 +49,28 @@ GREET = Step(
     name="greet",
     instructions="Ask what is wanted.",
     tools=["look_up"],
+    collect=[],
     next=[Transition(to="book", when="the user wants a table")],
 )
 BOOK = Step(
     name="book",
     instructions="Book the table.",
     tools=["book_table"],
+    collect=[],
     voice="high",
     next=[
         Transition(to="done", collected=["name", "day"]),
         Transition(to="greet", decision=StepDecision(name="lost", value="yes", probability=0.8)),
     ],
 )
-DONE = Step(name="done", instructions="Say goodbye.", tools=["end_call"], history="reset")
+DONE = Step(name="done", instructions="Say goodbye.", tools=["end_call"], collect=[], history="reset")
+DATA = [CollectField(name="name", kind="text"), CollectField(name="day", kind="date")]
 TOOLS = [Tool(name="look_up"), Tool(name="book_table")]
 START = Start(
     system_prompt="You take bookings.",
     tools=TOOLS,
     steps=[GREET, BOOK, DONE],
+    collect=DATA,
     decisions=[DecisionQuestion(name="lost", question="Is the user lost?", at=["end"])],
     ending=EndingOptions(end_call=True),
     checkpoints=True,
@@ -274,15 +279,10 @@ async def test_data_that_are_collected_already_lead_on_at_once():
 
 
 async def test_steps_whose_data_lead_in_a_circle_are_entered_once():
-    start = Start(
-        steps=[
-            Step(name="a", next=[Transition(to="b", collected=["x"])]),
-            Step(name="b", next=[Transition(to="c", collected=["x"])]),
-            Step(name="c", next=[Transition(to="b", collected=["x"])]),
-        ]
-    )
-    call = await open_call(start)
-    collect(call, x="1")
+    ways = [("a", "b"), ("b", "c"), ("c", "b")]
+    steps_ = [Step(name=one, next=[Transition(to=other, collected=["day"])]) for one, other in ways]
+    call = await open_call(Start(steps=steps_, collect=DATA))
+    collect(call, day="1")
     assert steps(call) == [("", "a"), ("a", "b"), ("b", "c")]
     assert outcomes(call).state.next_step == ""
     await say(call, "hello")
@@ -442,6 +442,7 @@ def way(**fields) -> list[Transition]:
         (steps_with(next=way(to="greet", when="x")), "steps[0].next[1].to: no other step 'greet'"),
         (steps_with(next=way(to="done")), "steps[0].next[1]: it must have one of when, collected and"),
         (steps_with(next=way(to="done", when="x", collected=["y"])), "steps[0].next[1]: it must have one of"),
+        (steps_with(next=way(to="done", collected=["y"])), "steps[0].next[1].collected: no field 'y'"),
         (steps_with(voice="nobody"), "nobody"),
         (steps_with(instructions="x" * 100_000), "take about"),
         (

@@ -19,7 +19,7 @@ from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
 from parley.checkpoint import CollectState
 from parley.errors import InvalidMessageError
 from parley.languages import primary_language
-from parley.names import check_names, suggest_name
+from parley.names import check_names
 from parley.protocol import CollectField, Start, Tool, Transcript
 from parley.tools.base import InstantTools, ToolOutcome
 
@@ -220,7 +220,7 @@ def _make_tool(fields: Sequence[CollectField]) -> Tool:
 
 
 def check_fields(start: Start) -> None:
-    """Refuse fields that cannot be collected, and steps that name other ones.
+    """Refuse fields that cannot be collected.
 
     Raises:
         InvalidMessageError: the text names the field.
@@ -231,15 +231,6 @@ def check_fields(start: Start) -> None:
     check_names(names, "collect", "fields")
     for number, field in enumerate(start.collect):
         _check_field(field, f"collect[{number}]")
-    for number, step in enumerate(start.steps):
-        wanted = [("collect", name) for name in step.collect or ()]
-        wanted += [
-            (f"next[{at}].collected", name) for at, way in enumerate(step.next) for name in way.collected
-        ]
-        for place, name in wanted:
-            if names and name not in names:
-                at = f"steps[{number}].{place}"
-                raise InvalidMessageError(f"{at}: no field {name!r}{suggest_name(name, names)}")
 
 
 def _check_field(field: CollectField, at: str) -> None:
