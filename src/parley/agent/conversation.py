@@ -180,7 +180,6 @@ class Conversation:
             make_response=self._make_response,
             reply=self._reply,
             whole=whole,
-            by_speech=_by_speech(start),
             handler=self,
             count_prepared=engines.speculated,
             trace=trace,
@@ -200,13 +199,7 @@ class Conversation:
             trace=trace,
         )
         self._interruptions = InterruptionDetector(
-            start.barge_in,
-            language,
-            self._agent_turns,
-            self._endpointer,
-            metrics,
-            enabled=_by_speech(start),
-            judged=start.turn.detection == "auto",
+            start, language, self._agent_turns, self._endpointer, metrics
         )
         self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._on_typed)
         self._user_idle = UserIdleTimer(
@@ -329,10 +322,9 @@ class Conversation:
             self._change_tools(start)
             self._history.change(*self._prompt_prefix(start))
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
-        self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
+        self._agent_turns.change(self._output(start))
         self._endpointer.change(self._turn_settings(start))
-        judged = start.turn.detection == "auto"
-        self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
+        self._interruptions.change(start)
         if start.silence != before.silence:
             self._user_idle.change(choose_idle_settings(start.silence, self._config.silence))
         return prefix_changed
@@ -398,7 +390,7 @@ class Conversation:
                     self._summariser.summarise()
             self._change_tools(self._start)
             self._history.change(*self._prompt_prefix(self._start))
-            self._agent_turns.change(self._output(self._start), by_speech=_by_speech(self._start))
+            self._agent_turns.change(self._output(self._start))
             self._changed()
         self._prefix_changed()
         return True
@@ -415,6 +407,7 @@ class Conversation:
             self._config,
             self._emit_turn,
             aloud=start.output == "audio",
+            by_speech=start.barge_in.enabled and start.turn.detection == "auto",
             recognizer=self._metrics.recognizer,
             record=self._metrics.on_turn,
             changed=self._changed,
@@ -750,11 +743,6 @@ class Conversation:
 
 def _nothing() -> None:
     pass
-
-
-def _by_speech(start: protocol.Start) -> bool:
-    """Whether the user's speech stops the agent."""
-    return start.barge_in.enabled and start.turn.detection == "auto"
 
 
 def _speaker(start: protocol.Start, step: protocol.Step | None, synthesizer: Synthesizer) -> SpeechSettings:

@@ -15,7 +15,7 @@ from parley.agent.turn import AgentTurn
 from parley.agent.turns import AgentTurns
 from parley.audio.buffer import AudioPiece, RecentAudio
 from parley.audio.echo import EchoDetector
-from parley.protocol import INPUT_SAMPLE_RATE, BargeInOptions, SpeechStarted, SpeechStopped, Transcript
+from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Start, Transcript
 from parley.timeouts import loop_time
 from parley.turns.interruption import (
     InterruptionPolicy,
@@ -78,9 +78,8 @@ class InterruptionDetector:
     or a noise are dropped. While the agent is silent, or after its turn, all words are passed on.
 
     Args:
-        options: of the session.
-        enabled: whether an interruption stops the agent; otherwise its events are only passed on.
-        judged: False: all events are passed on at once.
+        start: the session's options. Where speech does not stop the agent, events are only passed on; with
+            manual turns all are, at once.
         language: primary language of the session.
         agent_turns: paused, resumed and interrupted.
         endpointer: receives the events.
@@ -89,17 +88,14 @@ class InterruptionDetector:
 
     def __init__(
         self,
-        options: BargeInOptions,
+        start: Start,
         language: str,
         agent_turns: AgentTurns,
         endpointer: Endpointer,
         metrics: SessionMetrics,
-        *,
-        enabled: bool = True,
-        judged: bool = True,
     ) -> None:
         self._metrics = metrics
-        self.change(options, enabled=enabled, judged=judged)
+        self.change(start)
         self._words = interruption_words(language)
         self._agent_turns = agent_turns
         self._endpointer = endpointer
@@ -129,11 +125,11 @@ class InterruptionDetector:
         """Where the speech begins that the endpointer has not received as a whole; None: there is none."""
         return self._passing_ms if self._candidate is None else self._candidate.at_ms
 
-    def change(self, options: BargeInOptions, *, enabled: bool, judged: bool) -> None:
+    def change(self, start: Start) -> None:
         """Use other options from the next sound on."""
-        self._options = options
-        self._enabled = enabled
-        self._judged = judged
+        self._options = start.barge_in
+        self._judged = start.turn.detection == "auto"
+        self._enabled = start.barge_in.enabled and self._judged
 
     def on_agent_audio(self, samples: NDArray[np.int16], sample_rate: int) -> None:
         """The agent's audio was sent."""

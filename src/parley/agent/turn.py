@@ -70,6 +70,8 @@ class TurnOutput:
     emit: Emit
     aloud: bool = True
     """False: the text is sent and not spoken."""
+    by_speech: bool = True
+    """Whether speech interrupts it; typed text and the client always do."""
     recognizer: Callable[[], str] = lambda: ""
     """Name of the session's recogniser."""
     record: Callable[[TurnRecord], None] = lambda _: None

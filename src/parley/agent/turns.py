@@ -116,7 +116,6 @@ class AgentTurns:
         reply: called with a turn of the user that is in the history; returns the text that answers it, or
             empty: the language model does.
         whole: what is done in such a block is in a checkpoint as a whole.
-        by_speech: whether speech interrupts; typed text and the client always do.
         handler: receives events.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
         trace: span of the call.
@@ -132,7 +131,6 @@ class AgentTurns:
         make_response: Callable[[SystemPrompt, BegunResponse | None], ResponseSource],
         reply: Callable[[str], str],
         whole: Callable[[], AbstractContextManager[None]],
-        by_speech: bool,
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
         trace: Trace = NO_TRACE,
@@ -140,7 +138,6 @@ class AgentTurns:
         self._trace = trace
         self._name = name
         self._output = output
-        self._by_speech = by_speech
         self._history = history
         self._history_writer = HistoryWriter(history)
         self._tools = tools
@@ -273,9 +270,9 @@ class AgentTurns:
         """The turn under way."""
         return self._current
 
-    def change(self, output: TurnOutput, *, by_speech: bool) -> None:
+    def change(self, output: TurnOutput) -> None:
         """Use another output, prompt or tools from the next turn on."""
-        self._output, self._by_speech = output, by_speech
+        self._output = output
         self.discard()
 
     # --- turns of the user -----------------------------------------------------------
@@ -410,7 +407,7 @@ class AgentTurns:
     def yields_to(self, user: UserTurn) -> bool:
         """Whether a turn of the user interrupts the one under way."""
         turn = self._current
-        by_user = self._by_speech or user.requested
+        by_user = self._output.by_speech or user.requested
         return self._open and turn is not None and bool(user.text) and turn.interruptible and by_user
 
     def interrupt(self, reason: InterruptReason, *, keep_queued: bool = False) -> bool:
