@@ -52,7 +52,6 @@ from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     CHECKPOINT_VERSION,
     BackgroundCall,
-    HistoryState,
     Resume,
     SessionState,
     UserTurnState,
@@ -172,7 +171,7 @@ class Conversation:
         greeting = config.greeting if start.greeting is None else start.greeting
         self._add_sources(start, greeting)
         self._greeting = greeting if resume is None else ""
-        self._agent_turns = AgentTurns(
+        self.agent_turns = AgentTurns(
             name,
             self._output(start),
             self._history,
@@ -192,14 +191,14 @@ class Conversation:
             name=name,
             emit=emit,
             prepare=self._prepare,
-            discard=self._agent_turns.discard,
+            discard=self.agent_turns.discard,
             commit=self._on_user_turn,
             begin_turn=begin_turn,
             arrival=metrics.arrival,
             trace=trace,
         )
-        self._interruptions = InterruptionDetector(
-            start, language, self._agent_turns, self._endpointer, metrics
+        self.interruptions = InterruptionDetector(
+            start, language, self.agent_turns, self._endpointer, metrics
         )
         self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._on_typed)
         self._user_idle = UserIdleTimer(
@@ -214,7 +213,7 @@ class Conversation:
         self._hearing: str | None = None  # the user's speech without a final transcript, as far as recognised
         self._late_results: list[BackgroundCall] = []
         if resume is not None:
-            self._agent_turns.restore(resume.history)
+            self.agent_turns.restore(resume.history)
             self._late_results = self._tools.restore(resume.state)
 
     # --- life -----------------------------------------------------------------------------
@@ -231,9 +230,9 @@ class Conversation:
         if self._resume is not None:
             self._go_on(self._resume)
         elif self.greets:
-            self._agent_turns.open(protocol.Say(text=self._greeting))
+            self.agent_turns.open(protocol.Say(text=self._greeting))
         else:
-            self._agent_turns.open()
+            self.agent_turns.open()
             self._count_idle()
 
     def _go_on(self, resume: Resume) -> None:
@@ -248,20 +247,10 @@ class Conversation:
             state = msgspec.structs.replace(state, unanswered=False, messages=[*state.messages, said])
         if state.agent is None:
             self._enter_step()
-        self._agent_turns.go_on(state, resume.progress, self._late_results)
+        self.agent_turns.go_on(state, resume.progress, self._late_results)
         if user.digits:
             self._dtmf.press(user.digits)
         self._count_idle()
-
-    @property
-    def history(self) -> HistoryState:
-        """What was said and played."""
-        return self._agent_turns.history
-
-    @property
-    def held_from_ms(self) -> int | None:
-        """Where speech over the agent begins that is not judged yet; None: there is none."""
-        return self._interruptions.held_from_ms
 
     def state(self, contained: Contained, *, muted: bool) -> SessionState:
         """What another session needs to go on.
@@ -270,7 +259,7 @@ class Conversation:
             contained: how much of the user's speech is in it.
             muted: whether the audio behind that is ignored.
         """
-        turns = self._agent_turns
+        turns = self.agent_turns
         texts = (turns.unhandled, self._endpointer.text)
         return SessionState(
             version=CHECKPOINT_VERSION,
@@ -278,7 +267,7 @@ class Conversation:
             utterances=contained.utterances,
             audio_ms=contained.audio_ms,
             user=UserTurnState(text=" ".join(filter(None, texts)), digits=self._dtmf.keys),
-            agent=turns.agent_state,
+            agent=turns.current.state if turns.current is not None else None,
             unanswered=bool(turns.unhandled),
             queued=turns.queued,
             messages=turns.messages,
@@ -295,9 +284,9 @@ class Conversation:
 
         The call of a server's tool does not go on elsewhere: it is waited for too.
         """
-        turns = self._agent_turns
+        turns = self.agent_turns
         waiting = turns.current or turns.queued or turns.unhandled or turns.messages
-        speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.keys
+        speaking = self._endpointer.pending or self.interruptions.undecided or self._dtmf.keys
         return not (waiting or speaking or self._tools.serving)
 
     async def warm_up(self) -> None:
@@ -322,9 +311,9 @@ class Conversation:
             self._change_tools(start)
             self._history.change(*self._prompt_prefix(start))
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
-        self._agent_turns.change(self._output(start))
+        self.agent_turns.change(self._output(start))
         self._endpointer.change(self._turn_settings(start))
-        self._interruptions.change(start)
+        self.interruptions.change(start)
         if start.silence != before.silence:
             self._user_idle.change(choose_idle_settings(start.silence, self._config.silence))
         return prefix_changed
@@ -365,13 +354,13 @@ class Conversation:
             self._facts.add(say)
         if note:
             self._facts.add(note)
-            self._agent_turns.add_message(protocol.Remember(role="system", text=note))
+            self.agent_turns.add_message(protocol.Remember(role="system", text=note))
         return say
 
     @property
     def answering(self) -> bool:
         """Whether the text of a turn may be written still."""
-        turn = self._agent_turns.current
+        turn = self.agent_turns.current
         return turn is not None and turn.generating
 
     def _on_step_due(self) -> None:
@@ -390,7 +379,7 @@ class Conversation:
                     self._summariser.summarise()
             self._change_tools(self._start)
             self._history.change(*self._prompt_prefix(self._start))
-            self._agent_turns.change(self._output(self._start))
+            self.agent_turns.change(self._output(self._start))
             self._changed()
         self._prefix_changed()
         return True
@@ -416,33 +405,23 @@ class Conversation:
 
     async def decide_at_end(self) -> None:
         """Answer the questions that are asked at the end; the conversation was closed."""
-        await self._decisions.ask_at_end(self._agent_turns.turns)
+        await self._decisions.ask_at_end(self.agent_turns.turns)
 
     def close(self) -> set[asyncio.Task[None]]:
         """Stop everything; returns the tasks that are still ending."""
         self._closed = True
-        words = (self._endpointer.text, self._interruptions.text, self._hearing)
+        words = (self._endpointer.text, self.interruptions.text, self._hearing)
         said = self._written(" ".join(filter(None, words)))
-        self._interruptions.close()
+        self.interruptions.close()
         self._dtmf.close()
         self._user_idle.stop()
         searches = self._retrieval.close() if self._retrieval else ()
         ending = {
-            *self._agent_turns.close(f"{said} {self._dtmf.keys}"),
+            *self.agent_turns.close(f"{said} {self._dtmf.keys}"),
             *self._endpointer.close(),
             *self._summariser.close(),
         }
         return {*ending, *self._decisions.close(), *searches}
-
-    @property
-    def cut_off(self) -> protocol.Interrupted | None:
-        """What was heard of the agent's turn that :meth:`close` has stopped; None: there was none."""
-        return self._agent_turns.cut_off
-
-    @property
-    def agent_active(self) -> bool:
-        """Whether a turn of the agent is under way."""
-        return self._agent_turns.current is not None
 
     # --- messages of the client ------------------------------------------------------------
 
@@ -467,7 +446,7 @@ class Conversation:
             case protocol.ToolResponse():
                 self._tools.resolve(message)
             case protocol.Playback():
-                self._agent_turns.mark_played(message.response_id, message.played_ms)
+                self.agent_turns.mark_played(message.response_id, message.played_ms)
             case protocol.Text():
                 check_spoken(message.text, "text.text")
                 self._on_typed(message.text.strip())
@@ -477,21 +456,21 @@ class Conversation:
                 self._count_idle()
             case protocol.Say():
                 check_spoken(message.text, "say.text")
-                self._agent_turns.say(message)
+                self.agent_turns.say(message)
                 self._facts.add(message.text)
             case protocol.Respond():
                 check_prompt(message.system_prompt, self._config)
-                self._agent_turns.say(message)
+                self.agent_turns.say(message)
             case protocol.Remember():
                 check_remembered(message.text, self._config)
-                self._agent_turns.add_message(message)
+                self.agent_turns.add_message(message)
                 self._facts.add(message.text)
             case protocol.Interrupt():
                 self._stop(message.response_id)
             case protocol.Truncate():
-                self._agent_turns.check_truncation(message.response_id, message.played_ms)
+                self.agent_turns.check_truncation(message.response_id, message.played_ms)
                 self._stop(message.response_id)
-                self._agent_turns.truncate(message.response_id, message.played_ms)
+                self.agent_turns.truncate(message.response_id, message.played_ms)
 
     def on_commit_reached(self, finish: Callable[[], None], _utterance: int) -> None:
         """All audio before a ``commit`` was processed; the utterance under way belongs to the turn.
@@ -499,13 +478,13 @@ class Conversation:
         ``finish`` is called when the turn was taken, at the latest in :meth:`on_commit_finished`.
         """
         self._finish_commit = finish
-        self._interruptions.release()
+        self.interruptions.release()
         self._endpointer.request_commit()
 
     def on_commit_finished(self, _utterance: int) -> None:
         """The last transcript before a ``commit`` has come, or is overdue."""
         with self._whole():
-            self._interruptions.release()
+            self.interruptions.release()
             self._endpointer.commit_requested()
             self._end_commit()
         self._count_idle()
@@ -519,14 +498,14 @@ class Conversation:
 
         An utterance that begins before :meth:`on_discard_finished` is dropped too.
         """
-        self._interruptions.drop()
+        self.interruptions.drop()
         self._endpointer.drop(utterance + 1)
         self._changed()
 
     def on_discard_finished(self, finish: Callable[[], None], utterance: int) -> None:
         """The last transcript before a ``discard`` has come, or is overdue; calls ``finish``."""
         with self._whole():
-            self._interruptions.drop()
+            self.interruptions.drop()
             self._endpointer.drop(utterance)
             self._hearing = None
             finish()
@@ -537,11 +516,11 @@ class Conversation:
     def on_onset(self, at_ms: int) -> None:
         """Speech may begin: the agent pauses."""
         self._endpointer.on_onset()
-        self._interruptions.on_onset(at_ms)
+        self.interruptions.on_onset(at_ms)
 
     def on_onset_cancelled(self) -> None:
         """The onset was shorter than ``vad.min_speech_ms``."""
-        self._interruptions.on_onset_cancelled()
+        self.interruptions.on_onset_cancelled()
         self._endpointer.on_onset_cancelled()
         self._announce()
 
@@ -550,25 +529,25 @@ class Conversation:
         self._emit(event)
         self._hearing = ""
         self._user_idle.user_active(speaking=True)
-        self._interruptions.on_speech_started(event)
+        self.interruptions.on_speech_started(event)
 
     def on_speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
         """The user has stopped speaking; the final transcript follows."""
         self._emit(event)
         self._user_idle.user_silent()
-        self._interruptions.on_speech_stopped(event, detected_at)
+        self.interruptions.on_speech_stopped(event, detected_at)
 
     def on_audio_processed(self, piece: AudioPiece) -> None:
         """The recogniser has processed this audio."""
         self._endpointer.on_audio_processed(piece)
-        self._interruptions.on_audio_processed(piece)
+        self.interruptions.on_audio_processed(piece)
 
     def on_transcript(self, event: protocol.Transcript) -> None:
         """A partial or final transcript."""
         self._emit(event)
         if event.is_final:
             self.collector.on_transcript(event)  # the turn may end with it
-        self._interruptions.on_transcript(event)
+        self.interruptions.on_transcript(event)
         if self._retrieval is not None and not event.is_final and self._start.turn.answer:
             self._retrieval.hear(self._written(f"{self._endpointer.text} {event.text}".strip()))
         if not event.is_final:
@@ -576,7 +555,7 @@ class Conversation:
         else:
             self._hearing = None
             self._changed()
-            if not self._endpointer.pending and not self._interruptions.undecided:
+            if not self._endpointer.pending and not self.interruptions.undecided:
                 self._begin_turn()  # the utterance was no turn of the user
             self._count_idle()
 
@@ -585,24 +564,24 @@ class Conversation:
         self._announce()
         if any(one.announce for one in self._tools.background):
             return  # the user waits for its result
-        if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.keys:
+        if self.agent_turns.current is None and not self._endpointer.pending and not self._dtmf.keys:
             self._user_idle.quiet()
 
     def _on_tool_result(self, done: BackgroundCall) -> None:
         """A tool that does not block has returned, or failed."""
-        self._agent_turns.add_result(done)
+        self.agent_turns.add_result(done)
         if done.announce and not self._closed:
             self._count_idle()
 
     def _announce(self) -> None:
         """Answer the results of tools that no answer has read, unless a turn of either side is under way."""
-        turns, user_active = self._agent_turns, self._user_idle.speaking or self.user_pending
+        turns, user_active = self.agent_turns, self._user_idle.speaking or self.user_pending
         if turns.unread and turns.current is None and self._start.turn.answer and not user_active:
             turns.say(protocol.Respond())
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer and self.collector.active is None:
-            self._agent_turns.prepare(self._written(text), stopped_at)
+            self.agent_turns.prepare(self._written(text), stopped_at)
 
     def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
         """The user's turn is over."""
@@ -616,17 +595,17 @@ class Conversation:
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:
-            self._agent_turns.resume("no_words", "")
+            self.agent_turns.resume("no_words", "")
         if self._start.turn.answer:
-            if self._agent_turns.yields_to(user):
+            if self.agent_turns.yields_to(user):
                 self._interrupt("input" if user.requested else "words")
-            self._agent_turns.answer(user)
+            self.agent_turns.answer(user)
             return
         if user.text:
             if user.requested:
                 self._interrupt("input")
             try:
-                self._agent_turns.add_message(protocol.Remember(role="user", text=user.text))
+                self.agent_turns.add_message(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
                 self.on_error(error)
         self._count_idle()
@@ -642,13 +621,13 @@ class Conversation:
 
     def _interrupt(self, reason: InterruptReason) -> None:
         """Stop the agent's turn for one of the user: speech over it is no interruption any more."""
-        if self._agent_turns.interrupt(reason):
-            self._interruptions.release()
+        if self.agent_turns.interrupt(reason):
+            self.interruptions.release()
 
     def _stop(self, response_id: str | None) -> None:
-        if self._agent_turns.stop(response_id):
-            self._interruptions.release()
-            self._agent_turns.start_next()
+        if self.agent_turns.stop(response_id):
+            self.interruptions.release()
+            self.agent_turns.start_next()
 
     def on_error(self, error: ParleyError) -> None:
         """Report an error to the client."""
@@ -658,7 +637,7 @@ class Conversation:
         """Speech is not recognised for now: apologise."""
         if self._config.deaf_apology:
             with suppress(OverloadedError):  # then the agent speaks anyway
-                self._agent_turns.say(protocol.Say(text=self._config.deaf_apology, remember=False))
+                self.agent_turns.say(protocol.Say(text=self._config.deaf_apology, remember=False))
 
     # --- turns of the agent --------------------------------------------------------------
 
@@ -680,7 +659,7 @@ class Conversation:
 
     def _say_idle_prompt(self, text: str, first: bool) -> None:
         # The history keeps only the first prompt of a long silence.
-        self._agent_turns.say(protocol.Say(text=text, remember=first))
+        self.agent_turns.say(protocol.Say(text=text, remember=first))
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""
@@ -695,7 +674,7 @@ class Conversation:
     def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself or failed."""
         self._enter_step()
-        self._interruptions.on_turn_ended()
+        self.interruptions.on_turn_ended()
 
     def on_agent_silent(self) -> None:
         """The agent has no turn under way or queued."""
@@ -707,7 +686,7 @@ class Conversation:
     @property
     def user_pending(self) -> bool:
         """Whether speech or keys of the user are there that may become a turn."""
-        pending = self._endpointer.pending or self._interruptions.undecided
+        pending = self._endpointer.pending or self.interruptions.undecided
         return self._hearing is not None or pending or bool(self._dtmf.keys)
 
     async def on_spoken(self) -> None:
@@ -732,7 +711,7 @@ class Conversation:
         if isinstance(event, protocol.Audio) and audio is not None:
             self._user_idle.stop()
             self._enter("speaking")
-            self._interruptions.on_agent_audio(audio, event.sample_rate)
+            self.interruptions.on_agent_audio(audio, event.sample_rate)
         self._emit(event, audio)
 
     def _enter(self, state: State) -> None:

@@ -295,7 +295,7 @@ class AgentSession:
 
     def _snapshot(self) -> Snapshot:
         conversation, recognition = self._conversation, self._recognition
-        contained = recognition.contained(conversation.held_from_ms)
+        contained = recognition.contained(conversation.interruptions.held_from_ms)
         muted = recognition.muted_behind(contained.audio_ms)
         state = msgspec.structs.replace(
             conversation.state(contained, muted=muted),
@@ -306,7 +306,7 @@ class AgentSession:
             state = self._followed.mark(state)
         return Snapshot(
             self._start,
-            conversation.history,
+            conversation.agent_turns.history,
             state,
             settled=conversation.settled and recognition.idle and self._updates.idle,
         )
@@ -448,7 +448,7 @@ class AgentSession:
             while not self._end.done():
                 await asyncio.sleep(_WATCH_S)
                 since, self._idle_counted_at = self._idle_counted_at, loop_time()
-                if not self._conversation.agent_active:
+                if self._conversation.agent_turns.current is None:
                     self._idle_s += self._idle_counted_at - since
                 if await self._outlet.is_cancelled():
                     self.end("disconnected")
@@ -489,7 +489,7 @@ class AgentSession:
         if self._checkpoints is not None:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
-        if self._followed is not None and (heard := self._conversation.cut_off) is not None:
+        if self._followed is not None and (heard := self._conversation.agent_turns.cut_off) is not None:
             self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
         try:
             # A client that was asked to leave goes on elsewhere.
@@ -536,7 +536,7 @@ class AgentSession:
             ParleyError: there is none.
         """
         name, limits = f"{self.session_id}-call", self._config.deadlines
-        return await summarize(self._engines.chat, self._conversation.history, name, limits)
+        return await summarize(self._engines.chat, self._conversation.agent_turns.history, name, limits)
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if self._held is not None:

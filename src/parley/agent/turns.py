@@ -231,11 +231,6 @@ class AgentTurns:
         self._begin(turn, self._run(turn), TurnTiming())
 
     @property
-    def agent_state(self) -> AgentTurnState | None:
-        """The turn under way, for another session."""
-        return None if self._current is None else self._current.state
-
-    @property
     def turns(self) -> int:
         """Turns that have begun."""
         return self._turns

@@ -611,7 +611,8 @@ class FakeCall:
         return event
 
     async def check_nothing_left(self) -> None:
-        """Everything that the session had has ended."""
+        """Everything that the session had has ended, also the microphone."""
+        await self.hang_up()
         await asyncio.sleep(10)
         assert self.outlet.reason is not None
         assert not self.outlet.violations

@@ -207,7 +207,7 @@ class MovingCall(FakeCall):
     def history(self) -> list[tuple[str, str]]:
         """(role, text) of the messages that the session remembers."""
         (session,) = self.host._sessions.values()
-        return [(one.role, one.content) for one in session._conversation.history.messages]
+        return [(one.role, one.content) for one in session._conversation.agent_turns.history.messages]
 
 
 def position_ms(sent: Sent, began: float) -> int:

@@ -148,7 +148,7 @@ class Program:
         voices = [one.voice for one in updates if one.voice not in (msgspec.UNSET, "bad")]
         assert session._start.voice == (voices[-1] if voices else None)
 
-        history = session._conversation.history.messages
+        history = session._conversation.agent_turns.history.messages
         said = " ".join(one.content for one in history if one.role == "user")
         notes = Counter(one.content for one in history if one.role == "system")
         assert notes == Counter(one.text for one in sent if isinstance(one, protocol.Remember))

@@ -215,7 +215,6 @@ async def test_a_decision_ends_the_call_behind_its_turn():
     closed = await call.wait_for(Closed)
     assert closed == Closed(reason="agent_ended", agent_reason="bye")
     assert len(call.outlet.of(TurnMetrics)) == 1
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -226,7 +225,6 @@ async def test_a_turn_waits_for_the_decision_that_may_end_the_call():
     call.chat.answers.append(says("Bye!"))
     call.send(Text(text="bye"))
     assert (await call.wait_for(Closed)).reason == "agent_ended"
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -236,7 +234,6 @@ async def test_a_decision_transfers_the_call():
     assert closed.reason == "transferred"
     assert closed.transfer.to == DESK.to
     assert closed.transfer.warm
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -254,7 +251,6 @@ async def test_a_threshold_below_a_half_counts_the_answer_that_is_waited_for():
     )
     assert (await call.wait_for(Closed)).reason == "agent_ended"
     assert call.outlet.of(Decision)[0].value == "no"
-    await call.hang_up()
     await call.check_nothing_left()
 
 

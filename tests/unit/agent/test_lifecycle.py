@@ -184,7 +184,6 @@ async def test_unsupported_options_are_refused_before_a_stream_is_opened(start, 
     ]
     assert not any(stream.opened for stream in call.recognition.streams)
     assert isinstance(call.outlet.last, Closed)
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -224,7 +223,6 @@ async def test_the_synthesizer_knows_voices_that_come_and_go():
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == (["unsupported_voice"], "failed")
     assert not call.outlet.of(Connected)
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -256,7 +254,6 @@ async def test_a_recogniser_that_does_not_open_fails_the_session():
     await call.start()
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == (["model_unavailable"], "failed")
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -518,7 +515,6 @@ async def test_a_client_that_talks_on_after_the_end_loses_its_place():
     await call.request(Control(action="hangup"), Closed)
     await call.until(5_000)  # its microphone is still on
     assert call.released == ["call"]
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -550,7 +546,6 @@ async def test_an_id_that_is_used_again_while_its_sequence_is_ended_says_what_to
     (error,) = call.outlet.of(ErrorEvent)
     assert (error.code, error.retryable) == ("too_many_sessions", True)
     assert call.ends[0].finished
-    await call.hang_up()
     await call.check_nothing_left()
     assert call.released == ["call"]
 
@@ -560,7 +555,6 @@ async def test_a_stopping_server_gets_every_sequence_back():
     await call.host.shut_down()
     await call.host.wait_until_released()
     assert call.released == ["call"]
-    await call.hang_up()
     await call.check_nothing_left()
 
 
@@ -576,7 +570,6 @@ async def test_sequences_end_before_their_last_responses_where_a_stopping_server
     assert call.ends[0].finished
     await call.host.wait_until_released()
     assert call.released == ["call"]
-    await call.hang_up()
     await call.check_nothing_left()
 
 

@@ -175,11 +175,11 @@ class Observer:
 def check_quiet(observer: Observer) -> None:
     """Nothing is stuck."""
     conversation = observer.session._conversation
-    answers = conversation._agent_turns
+    answers = conversation.agent_turns
     assert answers._current is None, "a turn is stuck"
     assert not answers._queue, "something waits to be said"
     assert answers._unhandled is None, "a turn of the user waits"
-    assert not conversation._interruptions.undecided
+    assert not conversation.interruptions.undecided
     assert not conversation._endpointer.pending
     assert not conversation._tools._running
     assert not answers.unread, "a result waits to be announced"

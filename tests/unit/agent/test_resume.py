@@ -89,7 +89,7 @@ async def resumed(
 
 def history(call: FakeCall) -> list[tuple[str, str]]:
     (session,) = call.host._sessions.values()
-    return [(one.role, one.content) for one in session._conversation.history.messages]
+    return [(one.role, one.content) for one in session._conversation.agent_turns.history.messages]
 
 
 def spoken(call: FakeCall) -> str:

@@ -42,7 +42,7 @@ START = Start(system_prompt="", checkpoints=True, tools=[Tool(name="get_time")])
 
 def history(call: FakeCall) -> list[tuple[str, str]]:
     (session,) = call.host._sessions.values()
-    return [(one.role, one.content) for one in session._conversation.history.messages]
+    return [(one.role, one.content) for one in session._conversation.agent_turns.history.messages]
 
 
 async def begin(*answers, start: Start = START) -> FakeCall:
@@ -124,7 +124,7 @@ async def test_result_of_a_tool_stays_after_truncation():
     following = await go_on(call)
     await truncate(following, answer, 0)
     (session,) = following.host._sessions.values()
-    messages = session._conversation.history.messages
+    messages = session._conversation.agent_turns.history.messages
     assert [one.role for one in messages] == ["user", "assistant", "tool"]
     assert messages[1].tool_calls[0].name == "get_time"
     assert messages[2].content == '"noon"'

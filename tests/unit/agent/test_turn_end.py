@@ -205,7 +205,6 @@ async def test_a_call_may_end_while_a_pause_is_scored_or_waited_for(at_ms):
     await call.until(at_ms)
     assert bool(call.turn_model.running) == (at_ms < 1_500)
     call.send(Control(action="hangup"))
-    await call.hang_up()
     await call.check_nothing_left()
     assert call.chat.requests == []
 
