@@ -72,6 +72,10 @@ class Course:
     seed: int = 1
     """Of the dialogues."""
 
+    def __post_init__(self) -> None:
+        if min(self.steps, self.rows, self.tokens, self.checked) < 1 or self.minutes < 0:
+            raise ValueError("steps, rows, tokens and checked must be at least 1, and minutes not negative")
+
     def done(self, step: int, elapsed: float) -> float:
         """The part of the course that is over after ``elapsed`` seconds; 1: all of it."""
         return min(1.0, elapsed / (60 * self.minutes) if self.minutes else step / self.steps)
@@ -190,8 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    course = Course(**{name: getattr(args, name) for name in Course.__dataclass_fields__})
     try:
+        course = Course(**{name: getattr(args, name) for name in Course.__dataclass_fields__})
         train(args.source, args.tokenizer, args.out, begin=args.begin, course=course)
     except (ExportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -346,3 +346,17 @@ def test_a_tokenizer_of_another_model_is_refused(small, tmp_path, capsys):
     assert export(["qwen", str(source), str(other), "--vocabulary", "whole"]) == 0
     assert train_qwen_voice.main(["--source", str(source), "--tokenizer", str(other), "--steps", "1"]) == 1
     assert "another vocabulary" in capsys.readouterr().err
+
+
+def test_a_course_of_minutes_follows_the_time_and_not_the_steps():
+    course = train_qwen_voice.Course(steps=10, minutes=2)
+    assert [course.done(1_000, elapsed) for elapsed in (0, 60, 120, 500)] == [0, 0.5, 1, 1]
+    assert train_qwen_voice.Course(steps=10).done(5, 1_000) == 0.5
+    rates = [train_qwen_voice.rate(1.0, 100, done) for done in (0, 0.5, 1)]
+    assert rates == pytest.approx([1, 0.5, 0.05])
+
+
+@pytest.mark.parametrize("wrong", [("--steps", "0"), ("--rows", "0"), ("--minutes", "-1")])
+def test_a_course_that_would_not_end_is_refused(wrong, capsys):
+    assert train_qwen_voice.main([*wrong]) == 1
+    assert "at least 1" in capsys.readouterr().err
