@@ -13,11 +13,11 @@ Exit status: 0 it is trained, 1 the base model, the adapter to begin with or the
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -39,7 +39,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "models" / "qwen2.5-coder-0.5b-instruct-gguf"
 TOKENIZER = ROOT / "models" / "qwen2.5-coder-0.5b-w8a8"
 OUT = ROOT / "models" / "qwen2.5-coder-0.5b-voice"
-BASE = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 
 RANK = 8
 ALPHA = 16
@@ -50,7 +49,7 @@ SAVE_SECONDS = 600
 LOG_STEPS = 2
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Course:
     """How an adapter is trained."""
 
@@ -179,23 +178,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder made of it")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--begin", type=Path, metavar="FOLDER", help="go on with this adapter")
-    usual = Course()
-    parser.add_argument("--base", default=usual.base, help="name of the base model")
-    parser.add_argument(
-        "--first-layer", type=int, default=usual.first_layer, help="the first that is trained"
-    )
-    parser.add_argument("--steps", type=int, default=usual.steps)
-    parser.add_argument("--minutes", type=float, default=usual.minutes, help="train so long, not --steps")
-    parser.add_argument("--rows", type=int, default=usual.rows, help="sessions of a step")
-    parser.add_argument("--tokens", type=int, default=usual.tokens, help="of a session, about")
-    parser.add_argument("--checked", type=int, default=usual.checked, help="sessions for measuring the loss")
-    parser.add_argument("--rate", type=float, default=usual.rate, help="the largest learning rate")
-    parser.add_argument("--seed", type=int, default=usual.seed)
+    for name, usual in dataclasses.asdict(Course()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     try:
-        course = Course(**{name: getattr(args, name) for name in Course.__dataclass_fields__})
+        course = Course(**{name: getattr(args, name) for name in dataclasses.asdict(Course())})
         train(args.source, args.tokenizer, args.out, begin=args.begin, course=course)
     except (ExportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

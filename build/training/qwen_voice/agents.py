@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
-import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from parley.agent.ending import ACCEPTED, END_CALL, TRANSFER, EndingTools
 from parley.chat import ChatMessage, ToolCall
 from parley.protocol import EndingOptions, Tool, TransferTarget
-from qwen_voice.library import assistant, read_argument
+from qwen_voice.library import assistant, read, read_argument, schema_of
 from qwen_voice.slots import Value, fill
 
 _SLOT = re.compile(r"\{(\w+)(?::(said|clock))?\}")
-Turn = tuple[str, str, str]
-"""What is said, an argument of the call that follows, and the answer."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +34,11 @@ class Agents:
     """All agents, and what is said to each of them."""
 
     kinds: tuple[AgentKind, ...]
-    closings: tuple[Turn, ...]
-    people: tuple[Turn, ...]
-    thanks: tuple[tuple[str, str], ...]
+    thanks: list[tuple[str, str]]
+    endings: dict[str, list[tuple[str, str, str]]]
+    """By the tool that ends the call: what is said, why it ends, and the answer."""
 
-    def endings(self, r: random.Random) -> list[Tool]:
+    def ending_tools(self, r: random.Random) -> list[Tool]:
         """The tools that end a call, as one session has them."""
         people = r.choice(("reception", "a colleague", "the office", "the owner"))
         target = TransferTarget(name=people, to="sip:office", description=r.choice(("", "for anything else")))
@@ -54,18 +50,19 @@ class Agents:
     ) -> list[ChatMessage]:
         """A call of the agent. ``user`` writes as a recogniser does."""
         offered = {tool.name: tool for tool in tools}
-        lines: list[str] = []
-        for flow in r.sample(kind.flows, r.choice((1, 1, 1, 2))):
-            lines += _filled(flow, kind.slots, r)
+        parts = r.sample(kind.flows, r.choice((1, 1, 1, 2)))
         if r.random() < 0.15:
-            said, answer = r.choice(self.thanks)
-            lines += [f"> {said}", answer]
-        if r.random() < 0.3:
-            lines += _ended(r.choice(self.closings), END_CALL if END_CALL in offered else "", "reason", {})
-        elif TRANSFER in offered and r.random() < 0.3:
-            (to,) = offered[TRANSFER].parameters["properties"]["to"]["enum"]
-            lines += _ended(r.choice(self.people), TRANSFER, "summary", {"to": to})
-        return list(_messages(lines, user, r))
+            parts.append("> {}\n{}".format(*r.choice(self.thanks)))
+        ended = r.choice((END_CALL, END_CALL, TRANSFER, "", ""))
+        if ended == END_CALL or ended in offered:
+            said, why, answer = r.choice(self.endings[ended])
+            call = ""
+            if ended in offered:
+                places = offered[ended].parameters["properties"]
+                given = {name: place.get("enum", [why])[0] for name, place in places.items()}
+                call = f"= {ended} {json.dumps(given)}\n< {ACCEPTED}\n"
+            parts.append(f"> {said}\n{call}{answer}")
+        return [message for part in parts for message in _played(part, kind.slots, user, r)]
 
 
 def load_agents() -> Agents:
@@ -74,61 +71,31 @@ def load_agents() -> Agents:
     Raises:
         ValueError: an argument has a type that there is not.
     """
-    read = tomllib.loads(Path(__file__).with_name("agents.toml").read_text(encoding="utf-8"))
-    return Agents(
-        kinds=tuple(_kind(one) for one in read["agent"]),
-        closings=tuple((said, why, answer) for said, why, answer in read["closings"]),
-        people=tuple((said, why, answer) for said, why, answer in read["people"]),
-        thanks=tuple((said, answer) for said, answer in read["thanks"]),
+    found = read("agents.toml")
+    endings = {END_CALL: found["closings"], TRANSFER: found["people"]}
+    return Agents(tuple(map(_kind, found["agent"])), found["thanks"], endings)
+
+
+def _kind(found: dict[str, Any]) -> AgentKind:
+    tools = tuple(
+        Tool(
+            name=name, description=about, parameters=schema_of([read_argument(*one) for one in args.items()])
+        )
+        for name, (about, args) in found["tools"].items()
     )
+    instructions = tuple(" ".join(text.split()) for text in found["instructions"])
+    return AgentKind(instructions, tools, found["slots"], tuple(found["flows"].strip().split("\n\n")))
 
 
-def _kind(read: dict[str, Any]) -> AgentKind:
-    tools = []
-    for name, (about, described) in read["tools"].items():
-        arguments = [read_argument(*one) for one in described.items()]
-        schema = {
-            "type": "object",
-            "properties": {one.name: one.schema for one in arguments},
-            "required": [one.name for one in arguments if one.required],
-        }
-        tools.append(Tool(name=name, description=about, parameters=schema))
-    instructions = tuple(" ".join(one.split()) for one in read["instructions"])
-    flows = tuple(flow.strip() for flow in read["flows"].split("\n\n"))
-    return AgentKind(instructions, tuple(tools), read["slots"], flows)
-
-
-def _filled(flow: str, slots: dict[str, Any], r: random.Random) -> list[str]:
+def _played(
+    flow: str, slots: dict[str, Any], user: Callable[[str], ChatMessage], r: random.Random
+) -> Iterator[ChatMessage]:
     values = {name: fill(slot, r) for name, slot in slots.items()}
-
-    def form(match: re.Match[str], *, heard: bool) -> str:
-        value, wanted = values[match[1]], match[2]
-        if wanted == "clock":
-            return _clock(value)
-        return value.spoken if heard or wanted == "said" else value.written
-
-    lines = []
+    made = ""
     for line in flow.splitlines():
         heard = line.startswith(">")
-        lines.append(_SLOT.sub(lambda match, heard=heard: form(match, heard=heard), line))  # type: ignore[misc]
-    return lines
-
-
-def _clock(value: Value) -> str:
-    hour, minute = map(int, value.written.split(":"))
-    return f"{(hour - 1) % 12 + 1}{f':{minute:02}' if minute else ''} {'pm' if hour >= 12 else 'am'}"
-
-
-def _ended(turn: Turn, tool: str, argument: str, others: dict[str, str]) -> list[str]:
-    said, why, answer = turn
-    call = [f"= {tool} {json.dumps(others | {argument: why})}", f"< {ACCEPTED}"] if tool else []
-    return [f"> {said}", *call, answer]
-
-
-def _messages(lines: list[str], user: Callable[[str], ChatMessage], r: random.Random) -> Any:
-    made = ""
-    for line in lines:
-        mark, _, text = line.partition(" ")
+        filled = _SLOT.sub(lambda match, heard=heard: _form(values[match[1]], match[2], heard), line)  # type: ignore[misc]
+        mark, _, text = filled.partition(" ")
         if mark == ">":
             yield user(text[0].upper() + text[1:])
         elif mark == "=":
@@ -140,4 +107,11 @@ def _messages(lines: list[str], user: Callable[[str], ChatMessage], r: random.Ra
             result = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
             yield ChatMessage(role="tool", content=result, tool_call_id=made)
         else:
-            yield assistant(line[0].upper() + line[1:])
+            yield assistant(filled[0].upper() + filled[1:])
+
+
+def _form(value: Value, wanted: str | None, heard: bool) -> str:
+    if wanted == "clock":
+        hour, minute = map(int, value.written.split(":"))
+        return f"{(hour - 1) % 12 + 1}{f':{minute:02}' if minute else ''} {'pm' if hour >= 12 else 'am'}"
+    return value.spoken if heard or wanted == "said" else value.written

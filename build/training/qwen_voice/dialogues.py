@@ -14,7 +14,7 @@ from typing import Any
 from parley.chat import ChatMessage, ToolCall
 from parley.protocol import Tool
 from qwen_voice.agents import Agents
-from qwen_voice.library import Pair, Persona, Request, Talk, ToolKind, assistant
+from qwen_voice.library import Pair, Persona, Request, Talk, ToolKind, assistant, schema_of
 from qwen_voice.slots import Value
 
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -86,7 +86,7 @@ class Dialogues:
     def _agent_session(self, conversations: int) -> Session:
         r, agents = self._random, self._agents
         kind = r.choice(agents.kinds)
-        tools = [*kind.tools, *agents.endings(r)]
+        tools = [*kind.tools, *agents.ending_tools(r)]
         drawn = [agents.conversation(kind, tools, self._user, r) for _ in range(conversations)]
         return Session(r.choice(kind.instructions), tools, drawn)
 
@@ -100,21 +100,7 @@ class Dialogues:
 
     def _bind(self, kind: ToolKind) -> _Bound:
         r = self._random
-        described = r.random() < 0.75
-        properties: dict[str, Any] = {}
-        for argument in kind.arguments:
-            schema = dict(argument.schema)
-            if not described:
-                # A format cannot be kept to without its description.
-                described_format = "HH:MM" in schema.get("description", "")
-                if not described_format:
-                    schema.pop("description", None)
-            properties[argument.name] = schema
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": [argument.name for argument in kind.arguments if argument.required],
-        }
+        schema = schema_of(kind.arguments, described=r.random() < 0.75)
         return _Bound(
             kind, Tool(name=r.choice(kind.names), description=r.choice(kind.about), parameters=schema)
         )

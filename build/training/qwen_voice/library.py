@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,19 +99,19 @@ def load_tools() -> list[ToolKind]:
     return [
         _tool(path.stem, described)
         for path in sorted((FOLDER / "tools").glob("*.toml"))
-        for described in _read(path)["tool"]
+        for described in read(f"tools/{path.name}")["tool"]
     ]
 
 
 def load_talk() -> Talk:
     """All that is said without tools."""
-    read = _read(FOLDER / "talk.toml")
+    found = read("talk.toml")
     return Talk(
-        fixed=_pairs(read["fixed"]),
-        open=_pairs(read["open"]),
-        memory=tuple((tuple(lines), answer) for lines, answer in read["memory"]),
-        personas=tuple(Persona(one["prompt"], _pairs(one["pairs"])) for one in read["personas"]),
-        systems=tuple(read["systems"]),
+        fixed=_pairs(found["fixed"]),
+        open=_pairs(found["open"]),
+        memory=tuple((tuple(lines), answer) for lines, answer in found["memory"]),
+        personas=tuple(Persona(one["prompt"], _pairs(one["pairs"])) for one in found["personas"]),
+        systems=tuple(found["systems"]),
     )
 
 
@@ -125,18 +126,18 @@ def assistant(text: str) -> ChatMessage:
     return ChatMessage(role="assistant", content=text)
 
 
-def _tool(area: str, read: dict[str, Any]) -> ToolKind:
+def _tool(area: str, found: dict[str, Any]) -> ToolKind:
     return ToolKind(
         area=area,
-        names=tuple(read["names"]),
-        about=tuple(read["about"]),
-        arguments=tuple(read_argument(name, described) for name, described in read["args"].items()),
-        slots=read.get("slots", {}),
-        calls=tuple(Request(one, {}) if isinstance(one, str) else Request(*one) for one in read["calls"]),
-        follow=tuple(read.get("follow", ())),
-        missing=_pairs(read.get("missing", ())),
-        near=_pairs(read["near"]),
-        results=_pairs(read["results"]),
+        names=tuple(found["names"]),
+        about=tuple(found["about"]),
+        arguments=tuple(read_argument(name, described) for name, described in found["args"].items()),
+        slots=found.get("slots", {}),
+        calls=tuple(Request(one, {}) if isinstance(one, str) else Request(*one) for one in found["calls"]),
+        follow=tuple(found.get("follow", ())),
+        missing=_pairs(found.get("missing", ())),
+        near=_pairs(found["near"]),
+        results=_pairs(found["results"]),
     )
 
 
@@ -159,5 +160,19 @@ def _pairs(read: Any) -> tuple[Pair, ...]:
     return tuple((str(first), str(second)) for first, second in read)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+def schema_of(arguments: Sequence[Argument], *, described: bool = True) -> dict[str, Any]:
+    """The schema of a tool's arguments.
+
+    Without descriptions, but for those of formats, which cannot be kept to without.
+    """
+    properties = {one.name: dict(one.schema) for one in arguments}
+    for schema in properties.values():
+        if not described and "HH:MM" not in schema.get("description", ""):
+            schema.pop("description", None)
+    required = [one.name for one in arguments if one.required]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def read(name: str) -> dict[str, Any]:
+    """A file of this folder."""
+    return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))

@@ -110,7 +110,7 @@ def test_nothing_of_the_examples_was_trained(talk, tools, agents):
     said = {line.removeprefix("> ") for line in flows if line.startswith(">")}
     said |= {pair[0] for pair in (*talk.open, *talk.fixed, *(p for one in talk.personas for p in one.pairs))}
     said |= {request.text for kind in tools for request in kind.calls}
-    said |= {line[0] for line in (*agents.closings, *agents.people, *agents.thanks)}
+    said |= {line[0] for turns in (agents.thanks, *agents.endings.values()) for line in turns}
     assert {line for line in said & set(asked) if len(line.split()) > 1} == set()
     prompts = [text for kind in agents.kinds for text in kind.instructions]
     prompts += [persona.prompt for persona in talk.personas]
@@ -150,7 +150,7 @@ def test_every_call_of_an_agent_follows_what_it_knows(agents):
     for kind in agents.kinds:
         assert 10 <= len(kind.flows) <= 16
         assert all(60 <= len(text.split()) <= 120 for text in kind.instructions)
-        tools = [*kind.tools, *agents.endings(r)]
+        tools = [*kind.tools, *agents.ending_tools(r)]
         for _ in range(60):
             known = min(kind.instructions, key=len)
             for message in agents.conversation(kind, tools, said, r):
