@@ -192,14 +192,8 @@ def tensor_struct(tensor: Tensor, kind: type[StructT]) -> StructT:
 class DecoupledModel(Generic[StructT]):
     """Calls of a decoupled model with a JSON message in ``REQUEST`` and JSON events in its responses.
 
-    Every failure is raised as a :class:`parley.errors.ParleyError`.
-
-    Args:
-        client: sends the requests.
-        name: of the model.
-        outputs: tensors of a response; the first holds the event.
-        events: decodes the events.
-        timeout_s: limits the wait for the first event and for each next one.
+    Every failure is raised as a :class:`parley.errors.ParleyError`. The first of ``outputs`` holds the event;
+    ``timeout_s`` limits the wait for the first event and for each next one.
     """
 
     def __init__(

@@ -72,12 +72,7 @@ class HandledMessages:
 
 
 class Checkpoints:
-    """Sends the changes of a session, at most once in each iteration of the event loop.
-
-    Args:
-        take: takes a snapshot.
-        emit: sends an event to the client.
-    """
+    """Sends the changes of a session, at most once in each iteration of the event loop."""
 
     def __init__(self, take: Callable[[], Snapshot], emit: Callable[[Checkpoint], None]) -> None:
         self._take = take

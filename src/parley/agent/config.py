@@ -362,10 +362,6 @@ def _remote_chat(parameters: Parameters, read: AgentConfig) -> RemoteChat:
 def read_key(file: Path, setting: str) -> str:
     """The key of a chat server.
 
-    Args:
-        file: holds nothing else.
-        setting: names the file.
-
     Raises:
         ModelLoadingError: it cannot be read, or holds no key.
     """

@@ -35,17 +35,7 @@ class Decisions:
     """Asks a session's questions while no answer needs the language model; one batch at a time.
 
     A question without a usable answer is left out. The questions of a turn that goes on elsewhere are asked
-    there once more.
-
-    Args:
-        chat: answers them.
-        start: has the questions, and the targets of transfers.
-        history: of the session.
-        outcomes: get the decisions.
-        name: unique for each session, and the prefix of the requests' ids.
-        limits: of the language model.
-        language: what the agent speaks.
-        count: called with what came of each question.
+    there once more. ``name`` is unique for each session, and the prefix of the requests' ids.
     """
 
     def __init__(

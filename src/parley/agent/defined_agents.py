@@ -128,19 +128,7 @@ def agent_settings(definition: AgentDefinition, model: AgentModel | None, config
 
 
 class AgentOpener:
-    """Makes what the sessions of an agent share.
-
-    Args:
-        synthesizer: of the server.
-        server_tools: the server's own tools, which have another owner.
-        config: of the server.
-        parameters: of ``voice_agent``.
-        client: for models of this server.
-        on_fallback: called where one language model takes the place of another.
-        llm_timeout_s: for each event of a language model.
-        embedder: for the documents of agents; None: they are searched by words alone.
-        on_webhook: called with what became of each request of a webhook.
-    """
+    """Makes what the sessions of an agent share. Without an embedder documents are searched by words."""
 
     def __init__(
         self,

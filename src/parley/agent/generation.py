@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class SaltedChat:
-    """:class:`parley.engines.base.ChatModel` with the prefix cache of one session or tenant.
-
-    Args:
-        chat: gets the requests.
-        salt: of all requests; empty: a new one.
-    """
+    """:class:`parley.engines.base.ChatModel` with the prefix cache of a session or tenant."""
 
     def __init__(self, chat: ChatModel, salt: str) -> None:
         self._chat = chat

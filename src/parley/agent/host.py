@@ -125,9 +125,6 @@ class Host:
         """Refuse new sessions, and ask the clients of the open ones to go on elsewhere.
 
         A session of a client that cannot do so goes on, also after the deadline.
-
-        Args:
-            deadline_s: time that clients have.
         """
         self._draining = True
         for session in tuple(self._sessions.values()):

@@ -75,15 +75,8 @@ class InterruptionDetector:
     """Filters the speech events that reach the endpointer during a turn of the agent.
 
     Events are held back until they are an interruption, and then passed on. Events of a backchannel, an echo
-    or a noise are dropped. While the agent is silent, or after its turn, all words are passed on.
-
-    Args:
-        start: the session's options. Where speech does not stop the agent, events are only passed on; with
-            manual turns all are, at once.
-        language: primary language of the session.
-        agent_turns: paused, resumed and interrupted.
-        endpointer: receives the events.
-        metrics: receives how long interruptions took, and what were none.
+    or a noise are dropped. While the agent is silent, or after its turn, all words are passed on. So are
+    events where speech does not stop the agent, and with manual turns all events at once.
     """
 
     def __init__(

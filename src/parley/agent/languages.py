@@ -47,10 +47,6 @@ def localize(config: AgentConfig, language: str) -> AgentConfig:
 
     Apologies and the like that the operator has not set are those of the language, if there are any; the
     server's prompt asks for answers in it. A session's own prompt has to say that itself.
-
-    Args:
-        config: of the server.
-        language: primary language ("en").
     """
     translated: dict[str, Any] = {
         name: text

@@ -47,13 +47,7 @@ class _Search:
 
 
 class Retrieval:
-    """The searches of one session.
-
-    Args:
-        knowledge: of the agent.
-        name: of the session, for the log.
-        tokens: that the passages of one prompt may have, as estimated.
-    """
+    """The searches of one session."""
 
     def __init__(self, knowledge: KnowledgeSearch, name: str, tokens: int) -> None:
         self._knowledge = knowledge

@@ -56,10 +56,6 @@ class SessionUpdates:
     def request(self, update: Update, number: int) -> Start | None:
         """Check an update.
 
-        Args:
-            update: the client's.
-            number: of its message.
-
         Returns:
             The session's new options; None: the update waits.
 

@@ -143,10 +143,6 @@ def _make_tool(ways: Sequence[Transition]) -> Tool:
 def check_steps(start: Start, tools: Collection[str]) -> None:
     """Refuse steps with names that nothing has, and steps that cannot be reached.
 
-    Args:
-        start: the session's options.
-        tools: names of all tools that the session has.
-
     Raises:
         InvalidMessageError: the text names the field.
     """

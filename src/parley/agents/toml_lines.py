@@ -28,10 +28,6 @@ def find_line(text: str, path: Path) -> int:
 
     A value inside another one, such as an item of an array, has the line of the key of that statement. Of a
     path that is not there, the longest part that is counts. 1: nothing of it is there.
-
-    Args:
-        text: valid TOML.
-        path: of the value.
     """
     lines = dict(_values(text))
     for length in range(len(path), 0, -1):

@@ -112,10 +112,6 @@ class Checkpoint:
 def load(folder: Path, files: Sequence[str] = FILES) -> Checkpoint:
     """Read ``config.json`` and ``vocab.txt`` of an export.
 
-    Args:
-        folder: the export.
-        files: what must be there.
-
     Raises:
         WeightsNotFoundError: a file of the export is missing.
         ModelLoadingError: a file cannot be understood, or describes another kind of model.

@@ -292,15 +292,7 @@ class RecognitionService(Generic[StreamT]):
         max_chunk_ms: int,
         begin_span: BeginSpan,
     ) -> None:
-        """Serve the streams of a pipeline.
-
-        Args:
-            pipeline: recognises the streams.
-            sessions: of the streams; used by this object only.
-            languages: of the pipeline.
-            max_chunk_ms: longest audio of one request.
-            begin_span: begins the spans of final texts.
-        """
+        """Serve the streams of a pipeline."""
         self._begin_span = begin_span
         self._pipeline = pipeline
         self._sessions = sessions

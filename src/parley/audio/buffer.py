@@ -26,9 +26,6 @@ class AudioBuffer:
 
     Positions count every sample that was ever offered, also those that were skipped or dropped,
     so that they stay equal to the positions in the client's own recording.
-
-    Args:
-        capacity: samples that are kept at most.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -38,10 +38,6 @@ class Resampler:
 
     Over a whole stream of ``n`` samples, :meth:`push` and :meth:`finish` together return
     ``round(n * to_rate / from_rate)`` samples. Equal rates pass through unchanged.
-
-    Args:
-        from_rate: Sample rate of the input (hertz).
-        to_rate: Sample rate of the output (hertz).
     """
 
     def __init__(self, from_rate: int, to_rate: int) -> None:

@@ -62,12 +62,7 @@ def open_blocking_channel(address: ServerAddress) -> grpc.Channel:
 
 
 class CanaryConnection:
-    """A channel of its own, with one deadline for everything.
-
-    Args:
-        address: of gRPC.
-        deadline_s: until the last answer (seconds).
-    """
+    """A channel of its own, with one deadline for everything."""
 
     def __init__(self, address: ServerAddress, deadline_s: float) -> None:
         self._deadline_s = deadline_s

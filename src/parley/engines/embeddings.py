@@ -23,13 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelEmbedder:
-    """Computes vectors with the model ``embeddings``.
-
-    Args:
-        client: sends requests to the model.
-        model: name of the model.
-        timeout_s: seconds to wait for each text.
-    """
+    """Computes vectors with the model ``embeddings``."""
 
     def __init__(self, client: ModelClient, *, model: str = EMBEDDINGS, timeout_s: float = 10.0) -> None:
         self._client = client

@@ -114,10 +114,6 @@ _chunks = msgspec.json.Decoder(_Chunk)
 class OpenAiChatModel:
     """Chat completions over HTTP.
 
-    Args:
-        settings: where the server is.
-        timeout_s: seconds until the first event, or the next one, is overdue.
-
     Raises:
         ModelLoadingError: the settings name no server or no model.
     """

@@ -17,13 +17,7 @@ _events: msgspec.json.Decoder[LlmEvent] = msgspec.json.Decoder(LlmEvent)
 
 
 class Qwen3ChatModel:
-    """Chat completions from the model ``qwen3``.
-
-    Args:
-        client: sends requests to the model.
-        model: name of the model.
-        timeout_s: seconds until the first event, or the next one, is overdue.
-    """
+    """Chat completions from the model ``qwen3``."""
 
     def __init__(self, client: ModelClient, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
         self._model = DecoupledModel(client, model, ("EVENT",), _events, timeout_s=timeout_s)

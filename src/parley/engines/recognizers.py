@@ -59,14 +59,7 @@ class ModelRecognizer:
     def __init__(
         self, client: ModelClient, correlation_id: str, *, model: str, timeout_s: float = 5.0
     ) -> None:
-        """Prepare a stream; nothing is sent before :meth:`start`.
-
-        Args:
-            client: sends requests to the model.
-            correlation_id: of the sequence; unique among the open streams of the model.
-            model: name of the model.
-            timeout_s: for each reply.
-        """
+        """Prepare a stream; nothing is sent before :meth:`start`."""
         self._client = client
         self._id = correlation_id
         self.model = model
@@ -351,10 +344,6 @@ class _Shares:
 
     A call has all the time that is left but a reserve for each model that may be asked later:
     :data:`_RESERVE_S`, or less where there are many.
-
-    Args:
-        models: how many there are.
-        limit_s: of all together (seconds).
     """
 
     def __init__(self, models: int, limit_s: float) -> None:

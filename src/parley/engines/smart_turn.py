@@ -12,13 +12,7 @@ SMART_TURN = "smart_turn"
 
 
 class SmartTurnModel:
-    """Scores pauses with the model ``smart_turn``.
-
-    Args:
-        client: sends requests to the model.
-        model: name of the model.
-        timeout_s: seconds to wait for each score.
-    """
+    """Scores pauses with the model ``smart_turn``."""
 
     def __init__(self, client: ModelClient, *, model: str = SMART_TURN, timeout_s: float = 1.0) -> None:
         self._client = client

@@ -21,13 +21,7 @@ _chunks = msgspec.json.Decoder(SpeechChunk)
 
 
 class ModelSpeaker:
-    """A :class:`parley.engines.base.Synthesizer` over a model that reads :mod:`parley.tts.messages`.
-
-    Args:
-        client: sends requests to the model.
-        model: name of the model; None: that of the class.
-        timeout_s: for the first chunk, and between chunks; None: that of the class.
-    """
+    """A :class:`parley.engines.base.Synthesizer` over a model that reads :mod:`parley.tts.messages`."""
 
     model: str
     timeout_s = 10.0

@@ -32,12 +32,6 @@ async def check_agent_files(
     MCP servers and models are not asked, and weights need not be there. A voice that is made at run time is
     not looked for.
 
-    Args:
-        folder: of the files.
-        repository: the model repository.
-        profile: of the model repository.
-        environment: of the server: its settings, and the variables of tools.
-
     Raises:
         ModelLoadingError: the profile has no agent, or its settings are wrong.
         OSError: the folder cannot be read.

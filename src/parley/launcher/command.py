@@ -55,14 +55,7 @@ LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 def build_command(
     installation: Installation, options: ServerOptions, backends: Path, prefix: str
 ) -> list[str]:
-    """The command line.
-
-    Args:
-        installation: provides the binary.
-        options: with the ports already chosen.
-        backends: the assembled backend directory.
-        prefix: of the names of the server's shared memory regions.
-    """
+    """The command line; ports are already chosen, and ``prefix`` is that of shared memory regions."""
     tls = options.tls
     command = [
         str(installation.tritonserver),

@@ -76,11 +76,6 @@ class ModelControl:
     def load(self, model: str, config: str, timeout_s: float) -> None:
         """Load a model in place of the loaded one, and return when it serves.
 
-        Args:
-            model: its name.
-            config: Triton's configuration as JSON.
-            timeout_s: for the whole load.
-
         Raises:
             ControlError: it was not loaded, or not in time.
         """

@@ -162,13 +162,7 @@ class WallClock:
 
 
 class HeartbeatWatch:
-    """Judges a process by its heartbeats (:mod:`parley.triton.request_loop`); one without is never silent.
-
-    Args:
-        folder: of the heartbeats.
-        pid: number of the process.
-        limits: the longest silences.
-    """
+    """Judges a process by its heartbeats (:mod:`parley.triton.request_loop`); one without is never silent."""
 
     def __init__(self, folder: Path, pid: int, limits: SupervisorLimits) -> None:
         self._path = heartbeat_path(folder, pid)

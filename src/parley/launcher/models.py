@@ -222,10 +222,6 @@ def renew_instances(config: Any, instances: Collection[str]) -> bool:
     settings, not by their names. It may wait without end for the end of an instance whose process died: only
     the scheduler for sequences leaves that to another thread.
 
-    Args:
-        config: of the model.
-        instances: their names, such as ``voice_agent_1_0``.
-
     Returns:
         Whether it is possible; otherwise the configuration is unchanged.
     """

@@ -60,10 +60,6 @@ class Replacement:
 
     That is no failure of it, so these restarts have a budget of their own. When it is used up, the server
     goes on as it is until the budget allows another one.
-
-    Args:
-        limits: how many dead instances it may hold, and the budget.
-        report: receives one line for people at every event.
     """
 
     def __init__(self, limits: SupervisorLimits, report: Callable[[str], None]) -> None:

@@ -46,13 +46,7 @@ class EngineLoad:
 
 
 class EngineMetrics:
-    """Records what an engine reports with each step. Its methods may be called from any thread.
-
-    Args:
-        recorder: with :data:`ENGINE_FAMILIES`.
-        model: name of the model.
-        instance: of the model.
-    """
+    """Records what an engine reports with each step. Its methods may be called from any thread."""
 
     def __init__(self, recorder: MetricsRecorder, model: str, instance: str) -> None:
         self._recorder = recorder

@@ -70,15 +70,7 @@ class QuestionPrompt:
 
 
 class PromptBuilder:
-    """Renders conversations for one model.
-
-    Args:
-        tokenizer: with a chat template.
-        max_length: size of the model's context window in tokens.
-        options: variables of the template, besides the messages and tools.
-        rendering: makes the arguments of the template; None: messages and tools as they are.
-        block: tokens that prompts share as a whole in the engine's prefix cache, or not at all.
-    """
+    """Renders conversations for one model; prompts share whole blocks of its prefix cache, or nothing."""
 
     def __init__(
         self,

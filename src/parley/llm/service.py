@@ -32,14 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChatService:
-    """Answers :class:`GenerateRequest` on one event loop.
-
-    Args:
-        engine: runs the model.
-        prompts: renders the model's prompts.
-        replies: reads the model's answers.
-        max_requests: requests running or waiting at once; more are refused.
-    """
+    """Answers :class:`GenerateRequest` on one event loop."""
 
     def __init__(
         self,

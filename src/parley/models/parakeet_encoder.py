@@ -100,14 +100,7 @@ class EncoderService:
         *,
         longest: int = _WARM_UP_FRAMES,
     ) -> None:
-        """Serve an encoder.
-
-        Args:
-            encoder: runs.
-            bands: of the features.
-            buckets: sizes to which runs are padded before they come to the encoder.
-            longest: feature frames that the encoder takes at most.
-        """
+        """Serve an encoder."""
         self._encoder = encoder
         self._bands = bands
         self._buckets = buckets or EncoderBuckets()

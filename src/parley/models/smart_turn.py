@@ -28,10 +28,6 @@ _DEFAULTS = TurnRequest()
 def load_network(parameters: Parameters, *, rows: int) -> SmartTurn:
     """The network in the folder that the model's settings name, else that of the package ``pipecat-ai``.
 
-    Args:
-        parameters: of the model.
-        rows: pauses in one run of the network.
-
     Raises:
         WeightsNotFoundError: there is no such folder, it has no network, or the package is not installed.
         ModelLoadingError: the network cannot be opened.

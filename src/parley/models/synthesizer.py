@@ -61,14 +61,7 @@ class TritonSink:
 
 
 class SpeechModel:
-    """What ``model.py`` of such a synthesizer runs.
-
-    Args:
-        parameters: of the model.
-        synthesizer: speaks.
-        check_every: see :class:`TritonSink`.
-        families: metrics of this model only, recorded with :attr:`metrics`.
-    """
+    """What ``model.py`` of such a synthesizer runs."""
 
     def __init__(
         self,

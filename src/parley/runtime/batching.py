@@ -93,12 +93,7 @@ def check_finite(values: Tensor, name: str) -> None:
 
 
 class RowsNotFiniteError(InferenceError):
-    """Values of some rows of a run are not finite; the others may be run again without these.
-
-    Args:
-        what: the values, such as "the encoder's output is".
-        rows: indices of the rows; at least one.
-    """
+    """Values of some rows of a run are not finite; the others may be run again without these."""
 
     def __init__(self, what: str, rows: Sequence[int]) -> None:
         super().__init__(f"{what} not finite")

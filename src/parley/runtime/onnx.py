@@ -97,12 +97,7 @@ def _cuda_options(device_id: int, memory: int) -> dict[str, str]:
 
 
 class WatchedSession:
-    """A session on a GPU; when the GPU can never be used again, the process ends.
-
-    Args:
-        session: an ``onnxruntime.InferenceSession``.
-        errors: is informed of every run.
-    """
+    """A session on a GPU; when the GPU can never be used again, the process ends."""
 
     def __init__(self, session: Any, errors: DeviceErrors) -> None:
         self._session = session
@@ -150,11 +145,6 @@ class Stop:
         self, session: Any, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None
     ) -> list[NDArray[Any]]:
         """Run a session of ONNX Runtime.
-
-        Args:
-            session: what is run.
-            feeds: its inputs.
-            outputs: names of those that are made; None: all.
 
         Raises:
             StoppedError: :meth:`request` was called, before or meanwhile.

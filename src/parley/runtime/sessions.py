@@ -16,10 +16,6 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 def default_sessions(profile: str, cores: float) -> int | None:
     """Sessions of each instance of ``voice_agent``, at least one.
 
-    Args:
-        profile: of the model repository.
-        cores: that the server may use.
-
     Returns:
         None: the table has no number for the profile.
     """
@@ -39,12 +35,7 @@ def count_cores(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> float:
 
 
 def control_groups(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> Iterator[Path]:
-    """Folders of this process's control groups (version 2 and 1) and of those above them.
-
-    Args:
-        groups: where they are mounted.
-        own: names those of this process.
-    """
+    """Folders of this process's control groups (version 2 and 1) and of those above them."""
     with suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)

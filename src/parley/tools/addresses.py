@@ -187,13 +187,7 @@ class _Bounded(httpx2.AsyncByteStream):
 def make_client(
     transport: GuardedTransport, headers: dict[str, str] | None = None, *, timeout: httpx2.Timeout
 ) -> httpx2.AsyncClient:
-    """A client that keeps no cookies: they would connect one session with the next.
-
-    Args:
-        transport: the way out.
-        headers: sent with every request.
-        timeout: of each step of a request.
-    """
+    """A client that keeps no cookies: they would connect one session with the next."""
     return httpx2.AsyncClient(
         transport=transport,
         headers={"User-Agent": "parley", "Accept-Encoding": "identity", **(headers or {})},

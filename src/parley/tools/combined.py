@@ -10,12 +10,7 @@ from parley.tools.base import ReportProgress, ServerTools, ToolOutcome
 
 
 class CombinedTools:
-    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own.
-
-    Args:
-        parts: the sets.
-        without: names of tools that are left out.
-    """
+    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own."""
 
     def __init__(self, *parts: ServerTools, without: Collection[str] = ()) -> None:
         self._by_name = {name: part for part in parts for name in part.names if name not in without}

@@ -98,10 +98,6 @@ class MetricsPublisher:
 
     Each value is a round trip to the server's process, so values are collected for a while first. Instances
     of a model share the series that have the same labels.
-
-    Args:
-        metrics: of this process.
-        interval_s: between two writes.
     """
 
     def __init__(self, pb_utils: Any, metrics: MetricsRecorder, *, interval_s: float = PUBLISH_S) -> None:

@@ -51,9 +51,6 @@ class StructHandler(ABC, Generic[RequestT]):
     """A :data:`Handler` of requests that are JSON messages in the tensor ``REQUEST``.
 
     A decoupled model is a struct for its messages, a service, and a subclass that connects the two.
-
-    Args:
-        messages: decodes the messages.
     """
 
     def __init__(self, messages: msgspec.json.Decoder[RequestT]) -> None:
@@ -276,9 +273,6 @@ class Heartbeat:
 
     A turn of the loop runs all that waits for it. Behind a flood of requests one turn takes minutes, in which
     no task runs twice, so each request counts as progress too.
-
-    Args:
-        interval_s: the shortest between two touches.
     """
 
     def __init__(self, interval_s: float = _INTERVAL_S) -> None:

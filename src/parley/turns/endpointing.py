@@ -128,13 +128,7 @@ class _Pause:
 
 
 class EndpointingPolicy:
-    """The policy of one conversation.
-
-    Args:
-        settings: how patient it is.
-        language: primary language of the texts ("en").
-        scored: whether there is a model to ask.
-    """
+    """The policy of one conversation."""
 
     def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
         self._settings = settings

@@ -105,10 +105,6 @@ class SpeechSegmenter:
     def __init__(self, options: VadOptions, *, max_utterance_ms: int) -> None:
         """Start idle.
 
-        Args:
-            options: thresholds and times.
-            max_utterance_ms: speech longer than this is ended, and begins anew if it goes on.
-
         Raises:
             InvalidMessageError: the options are out of range.
         """

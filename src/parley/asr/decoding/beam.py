@@ -142,12 +142,6 @@ class BeamDecoder:
 
         A phrase that is begun but not finished does not count in the order of the readings.
 
-        Args:
-            encoded: f32 ``[B, D, T]``, the encoder's output.
-            lengths: i64 ``[B]``, how many of the ``T`` frames are real.
-            state: what the previous piece left.
-            boosting: each row's phrases; None: no row has any.
-
         Returns:
             Each row's reading, and the state for the next piece.
 

@@ -215,12 +215,6 @@ class TransducerDecoder:
         A boosted phrase may win over other tokens, but not over a blank: what is not there is not
         written.
 
-        Args:
-            encoded: f32 ``[B, D, T]``, the encoder's output.
-            lengths: i64 ``[B]``, how many of the ``T`` frames are real.
-            state: what the previous piece left.
-            boosting: each row's phrases; None: no row has any.
-
         Returns:
             Each row's new tokens, and the state for the next piece.
 

@@ -23,11 +23,6 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
     for words that would overlap. A word spans its tokens and has the mean of their confidences;
     blanks are not tokens. Control tokens such as ``<unk>`` and ``<en-US>`` are left out. Punctuation
     takes no time: it ends where the token before it ends.
-
-    Args:
-        tokens: one row's tokens.
-        checkpoint: whose vocabulary and frame length apply.
-        offset_ms: time of the encoder frame 0 (milliseconds).
     """
     config = checkpoint.config
     frame_ms, durations = config.frame_ms, bool(config.durations)
@@ -96,13 +91,7 @@ def spell(ids: Iterable[int], checkpoint: Checkpoint) -> str:
 def alternatives_of(
     readings: Iterable[tuple[Iterable[int], float]], checkpoint: Checkpoint, limit: int
 ) -> list[Alternative]:
-    """The texts of readings, each of them once.
-
-    Args:
-        readings: token ids and scores, best first.
-        checkpoint: whose vocabulary applies.
-        limit: how many are wanted.
-    """
+    """The texts of readings, each of them once."""
     found: dict[str, float] = {}
     for ids, score in readings:
         found.setdefault(spell(ids, checkpoint), score)

@@ -51,12 +51,6 @@ class RecordingFeatures:
     ``FEATURES`` f32 ``[B, bands, T]``, ``LENGTH`` i64 ``[B, 1]`` of them, and ``SPAN`` i64 ``[B, 3]``:
     milliseconds of the recording, of the beginning of speech in it (negative in the silence that is put
     before it), and of speech; -1: there is none.
-
-    Args:
-        mel: the front end.
-        detector: finds voice activity.
-        recording: how a recording is searched, and the longest speech that is read.
-        limits: what is taken.
     """
 
     def __init__(

@@ -20,15 +20,7 @@ from parley.runtime.onnx import Stop, StoppedError
 
 
 class ParakeetReader(Reader):
-    """Reads with encoder and decoder of a checkpoint.
-
-    Args:
-        models: the networks.
-        checkpoint: vocabulary and front end.
-        languages: of the model.
-        longest_ms: the most audio that is encoded at once.
-        limits: which stretches it reads together.
-    """
+    """Reads with encoder and decoder of a checkpoint."""
 
     def __init__(
         self,

@@ -89,12 +89,6 @@ class OfflineStream:
     ) -> None:
         """Start silent.
 
-        Args:
-            checkpoint: vocabulary and frame length.
-            mel: the front end, shared by all streams.
-            options: of the client.
-            limits: of the server.
-
         Raises:
             InvalidMessageError: the options are out of range.
         """

@@ -246,15 +246,6 @@ def decode(
 ) -> GeneratedTokens:
     """Read encoded audio.
 
-    Args:
-        network: reads.
-        encoded: what is read.
-        prompt: tokens before the text, at least one.
-        rules: of the family.
-        boosting: phrases that are favoured.
-        limit: most tokens.
-        stop: ends it before the next token.
-
     Raises:
         InferenceError: the decoder failed.
         StoppedError: it was stopped.
@@ -477,12 +468,7 @@ class AttentionModel:
 
 
 class AttentionReader(Reader):
-    """Reads with a model of attention decoders.
-
-    Args:
-        model: reads.
-        least_confidence: of a text, 0-1, below which there is none; None: the model's own.
-    """
+    """Reads with a model of attention decoders; ``least_confidence`` None: the model's own."""
 
     def __init__(self, model: AttentionModel, *, least_confidence: float | None = None) -> None:
         self.model = model

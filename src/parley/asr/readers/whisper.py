@@ -81,13 +81,6 @@ class _Generation(msgspec.Struct, frozen=True):
 class WhisperNetwork(AttentionNetwork):
     """Front end, encoder and decoder of Whisper.
 
-    Args:
-        encoder: session of the encoder.
-        decoder: session of the merged decoder.
-        tokens: size of the vocabulary.
-        bands: mel bands.
-        samples: that the encoder takes.
-
     Raises:
         ModelLoadingError: they do not go together.
     """

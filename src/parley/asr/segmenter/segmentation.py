@@ -105,11 +105,6 @@ class StreamSegmenter:
     def __init__(self, options: VadOptions, *, preroll_ms: int, max_utterance_ms: int) -> None:
         """Start silent.
 
-        Args:
-            options: what counts as speech.
-            preroll_ms: audio before the onset that belongs to the utterance too.
-            max_utterance_ms: speech longer than this is ended, and begins anew if it goes on.
-
         Raises:
             InvalidMessageError: the options are out of range.
         """

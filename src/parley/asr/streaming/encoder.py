@@ -271,10 +271,6 @@ class StreamingExport:
 def load(folder: Path, files: Sequence[str] = FILES) -> StreamingExport:
     """Read what describes an export.
 
-    Args:
-        folder: the export.
-        files: what must be there.
-
     Raises:
         WeightsNotFoundError: a file of the export is missing.
         ModelLoadingError: a file cannot be understood, or describes another kind of model.

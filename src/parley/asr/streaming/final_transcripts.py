@@ -89,14 +89,7 @@ class FinalTranscriber:
         count: Callable[[AsrFallbackEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        """Follow ``policy``.
-
-        Args:
-            policy: whose text counts.
-            transcribers: the models that it names.
-            count: called for every model that was replaced.
-            clock: seconds that never go back.
-        """
+        """Follow ``policy``."""
         self.policy = policy
         self.transcribers = transcribers
         self.clock = clock
@@ -179,14 +172,7 @@ class FinalTranscript:
         options: AsrOptions,
         joined: JoinedTurn | None = None,
     ) -> None:
-        """Begin for an utterance that has ended but is perhaps not decoded to its end.
-
-        Args:
-            final_transcriber: asks the models.
-            utterance: whose text it is.
-            options: of its stream.
-            joined: the utterance with those before it, which another model transcribes in its place.
-        """
+        """Begin for an utterance that has ended but is perhaps not decoded to its end."""
         self._final_transcriber = final_transcriber
         self._utterance = utterance
         self._joined = joined
@@ -212,13 +198,7 @@ class FinalTranscript:
             self._models.append(finals)
 
     def set_own(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
-        """Take the streaming model's own result.
-
-        Args:
-            own: its words.
-            alternatives: its best readings, if the client asked for them.
-            failed: the error that cut the words off.
-        """
+        """Take the streaming model's own result."""
         self._own = own
         self._own_alternatives = alternatives
         policy = self._final_transcriber.policy

@@ -80,18 +80,7 @@ class StreamingPipeline:
         limits: StreamingLimits,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Serve ``checkpoint``.
-
-        Args:
-            checkpoint: whose vocabulary applies.
-            recognizer: holds the slots.
-            detector: the voice activity network.
-            final_transcriber: has final texts made by other models.
-            chunks: feature frames of a chunk by look-ahead (milliseconds).
-            default_ms: look-ahead of streams that do not choose.
-            limits: of each stream.
-            clock: seconds, for timings.
-        """
+        """Serve ``checkpoint``; ``chunks``: feature frames of a chunk by look-ahead (milliseconds)."""
         self._checkpoint = checkpoint
         self._recognizer = recognizer
         self._detector = detector
@@ -354,15 +343,7 @@ class CacheAwareStream:
         boosting: PhraseAutomaton,
         prompt: int,
     ) -> None:
-        """Start silent.
-
-        Args:
-            track: cuts the audio into utterances.
-            options: of the client.
-            chunk: feature frames that the encoder takes at once.
-            boosting: phrases that are favoured.
-            prompt: index of the language prompt.
-        """
+        """Start silent."""
         self.track = track
         self.options = options
         self.chunk = chunk

@@ -82,16 +82,7 @@ class SegmentPipeline:
         model: str,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Serve streams.
-
-        Args:
-            reader: compiles phrases.
-            text_reader: transcribes for all streams.
-            detector: the voice activity network.
-            limits: of each stream.
-            model: name of the model, for events.
-            clock: seconds, for timings.
-        """
+        """Serve streams."""
         self._reader = reader
         self._text_reader = text_reader
         self._detector = detector
@@ -311,14 +302,7 @@ class SegmentStream:
     def __init__(
         self, track: StreamSegmenter, options: AsrOptions, reading: ReadOptions, *, longest_ms: int
     ) -> None:
-        """Start silent.
-
-        Args:
-            track: cuts the audio into utterances.
-            options: of the client.
-            reading: language and phrases.
-            longest_ms: the most audio that is read at once.
-        """
+        """Start silent."""
         self.identity = object()
         """The same for all copies, and for no other stream."""
         self.track = track

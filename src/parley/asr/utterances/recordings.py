@@ -62,12 +62,6 @@ class SegmentRecording:
     ) -> None:
         """Begin.
 
-        Args:
-            audio: i16 ``[n]``, 16 kHz mono.
-            request: of the caller.
-            reader: decodes utterances.
-            limits: the server's.
-
         Raises:
             InvalidMessageError: the phrases cannot be used.
             UnsupportedLanguageError: the model does not understand the language.

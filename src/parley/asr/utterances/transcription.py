@@ -108,13 +108,7 @@ class TranscriptionService:
         rounds: SegmentRounds,
         limits: TranscriptionLimits,
     ) -> None:
-        """Start the thread.
-
-        Args:
-            begin: makes a recording of audio i16 ``[n]``, or raises an ``InvalidInputError``.
-            rounds: makes the model calls; used by the thread only.
-            limits: what is taken.
-        """
+        """Start the thread."""
         self._begin = begin
         self._rounds = rounds
         self._limits = limits

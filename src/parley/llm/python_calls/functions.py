@@ -160,11 +160,7 @@ class _Object:
 
 
 class _Types:
-    """Writes the types of one tool.
-
-    Args:
-        root: what references refer to.
-    """
+    """Writes the types of one tool."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root

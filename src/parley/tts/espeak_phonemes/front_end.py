@@ -48,12 +48,7 @@ class Phonemes(Protocol):
 
 
 class EspeakFrontEnd:
-    """Pronounces one language.
-
-    Args:
-        phonemes: asks espeak-ng.
-        language: primary language, one of :data:`VOICES`.
-    """
+    """Pronounces one language."""
 
     def __init__(self, phonemes: Phonemes, language: str) -> None:
         self._phonemes = phonemes
