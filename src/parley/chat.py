@@ -21,6 +21,4 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     tool_calls: list[ToolCall] = []
-    """Calls of an assistant message."""
     tool_call_id: str = ""
-    """The call that a tool message answers."""

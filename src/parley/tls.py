@@ -31,7 +31,6 @@ class TlsOptions:
     cert_file: Path | None = None
     """The caller's certificate chain, where the server demands one (mutual TLS)."""
     key_file: Path | None = None
-    """Its private key."""
 
     def __post_init__(self) -> None:
         """Raise ``InvalidInputError`` for a certificate without its key, or a key without its certificate."""

@@ -333,7 +333,6 @@ class AudioRecognition:
         return self._recognizer
 
     async def _reopen(self, error: ParleyError) -> None:
-        """Replace a stream that has failed."""
         if not self._backoff.failed(loop_time()):
             raise error.at("asr")
         self._handler.on_error(error.at("asr"))

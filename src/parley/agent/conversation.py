@@ -236,7 +236,6 @@ class Conversation:
             self._count_idle()
 
     def _go_on(self, resume: Resume) -> None:
-        """Start where another session has ended."""
         state = resume.state
         user = state.user
         if user.text and not state.unanswered:
@@ -319,7 +318,6 @@ class Conversation:
         return prefix_changed
 
     def _prompt_prefix(self, start: protocol.Start) -> tuple[str, Sequence[protocol.Tool]]:
-        """System prompt and tools, with those that are run here."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
         step = self._steps.current
         parts = (prompt, step.instructions if step is not None else "")
@@ -584,7 +582,6 @@ class Conversation:
             self.agent_turns.prepare(self._written(text), stopped_at)
 
     def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
-        """The user's turn is over."""
         with self._whole():
             if decision is not None:
                 self._emit(decision)
@@ -611,7 +608,6 @@ class Conversation:
         self._count_idle()
 
     def _on_typed(self, text: str) -> None:
-        """The user has typed text or pressed keys."""
         self._user_idle.user_active()
         with self._whole():
             self._interrupt("input")

@@ -303,7 +303,6 @@ class Endpointer:
         self._apply(self._policy.tick(max(until, loop_time())))
 
     def _stop(self) -> None:
-        """Cancel the timer and the score."""
         self._stop_timer()
         score, self._score = self._score, None
         # Not the task that is running this: its score may have ended the turn.

@@ -367,7 +367,6 @@ class Host:
 
 
 def _check_models(start: Start, config: AgentConfig) -> None:
-    """Refuse a session that needs a model which this server does not have."""
     needed = [config.asr, config.llm]
     if start.output == "audio":
         needed.append((*config.tts, *config.tts_fallback))
@@ -382,7 +381,6 @@ def _check_models(start: Start, config: AgentConfig) -> None:
 
 
 def _follow(session_id: str, choice: AgentChoice) -> FollowedCall | None:
-    """Follow a call, if its agent asks for that."""
     if choice.agent is None:
         return None
     definition, webhooks = choice.agent.file.definition, choice.agent.webhooks

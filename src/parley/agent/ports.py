@@ -42,13 +42,9 @@ class Engines:
     """Called with the outcome of each answer that was prepared before the end of the user's turn: ``used`` or
     ``discarded``."""
     server_tools: ServerTools | None = None
-    """Tools that all sessions have besides their own."""
     tracing: Tracing | None = None
-    """Records spans of calls; None: there are none."""
     agents: AgentRegistry | None = None
-    """Agents that sessions choose by name; None: there are none."""
     knowledge: KnowledgeSearch | None = None
-    """The documents of a session's agent; None: it has none."""
     calls: CallWriter | None = None
     """Records calls of agents that ask for it; None: calls are not recorded."""
 

@@ -70,19 +70,16 @@ class TurnContext:
     name: str
     """Unique for each turn; prefix of the requests' ids."""
     write: Callable[[str], None]
-    """Called with each piece of text."""
     say: Callable[[int, str], Awaitable[None]]
     """Called with each segment to be spoken and the number of its round."""
     certain: asyncio.Event
     """Set when the end of the user's turn is certain."""
     aloud: bool = True
-    """Whether the text is spoken."""
     changed: Callable[[], None] = lambda: None
     """Called when :meth:`ResponseSource.state` has changed."""
     retrieved: Callable[[Retrieved], None] = lambda _: None
     """Called with the passages of documents that the language model reads."""
     trace: Trace = NO_TRACE
-    """Span of the turn."""
 
 
 @dataclass
@@ -396,7 +393,6 @@ class LlmResponse:
                 await _say_whole(number, self._begun.left_of(number), context)
 
     async def _complete(self, answer: ToolRound, context: TurnContext, filler: Filler) -> None:
-        """Get the results of a round's calls."""
         await context.certain.wait()
         refuse_ending(answer, self.log.built_in)
         silent = not any(answer.said for answer in self.log.rounds)
@@ -542,7 +538,6 @@ class LlmResponse:
         context: TurnContext,
         span: Trace,
     ) -> None:
-        """Pass the model's text on, and collect its calls; one that cannot be read ends them."""
         log, began, first = self.log, loop_time(), True
         try:
             async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:

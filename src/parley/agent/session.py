@@ -209,7 +209,6 @@ class AgentSession:
             self._end.set_result(closed)
 
     def _hang_up(self, closed: protocol.Closed) -> None:
-        """End the session by the agent itself."""
         if self._checkpoints is not None:
             # A later one lacks the turn that ends the call: where `closed` is lost, the call would go on.
             self._checkpoints.close()
@@ -258,12 +257,10 @@ class AgentSession:
         self._recognition.switch(muted=muted, on_contained=partial(self._messages.finish, number))
 
     def _finish_message(self, number: int) -> None:
-        """The effect of a postponed message is there."""
         self._messages.finish(number)
         self._on_change()
 
     def _on_update_checked(self, number: int, outcome: protocol.Start | ParleyError) -> None:
-        """An update that waited is valid, or not."""
         with self._whole():
             self._messages.finish(number)
             if isinstance(outcome, ParleyError):

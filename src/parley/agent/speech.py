@@ -53,7 +53,6 @@ class _Piece:
 
     round_number: int
     text: str
-    """The whole segment."""
     samples: NDArray[np.int16] = field(default_factory=lambda: _NOTHING)
     words: tuple[PlayedWord, ...] = ()
     opens: bool = False

@@ -262,7 +262,6 @@ class ToolExecutor:
         return done
 
     def _await(self, turn: int, call: ToolCall, tool: Tool) -> None:
-        """Wait for the client's response to a call of another server."""
         running = self._add(turn, call, asyncio.get_running_loop().create_future(), tool)
         if running.watch is not None:
             self._results[call.id] = STARTED
@@ -425,7 +424,6 @@ class ToolExecutor:
         task.add_done_callback(self._watches.discard)
 
     async def _settle(self, running: _Running) -> None:
-        """Wait for a call in the background, and deliver its result."""
         left_s = running.started + running.limit_s - loop_time()
         await asyncio.wait({running.work}, timeout=max(0.0, left_s))
         if running.call.id in self._running:  # it was neither answered nor cancelled
@@ -438,7 +436,6 @@ class ToolExecutor:
         await self._end(running)
 
     def _deliver(self, running: _Running, outcome: ToolOutcome) -> None:
-        """Pass on the result of a call that was forgotten before."""
         self._on_result(msgspec.structs.replace(_state_of(running), result=self._write(outcome)))
 
     # --- ending ---------------------------------------------------------------------------

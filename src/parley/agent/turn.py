@@ -75,7 +75,6 @@ class TurnOutput:
     recognizer: Callable[[], str] = lambda: ""
     """Name of the session's recogniser."""
     record: Callable[[TurnRecord], None] = lambda _: None
-    """Called with each turn that is over."""
     changed: Callable[[], None] = lambda: None
     """Called when what a checkpoint contains of the turns has changed."""
     answered: Callable[[int], None] = lambda _: None

@@ -135,7 +135,6 @@ class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
     events: list[AsrEvent] = []
     """In the order in which they happened."""
     stream_ms: int = 0
-    """Audio received so far."""
     languages: list[str] = []
     """Languages that the model understands; in the reply to START only."""
     vad_ms: float = 0.0
@@ -187,7 +186,6 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     """The best readings, if they were asked for; the first is the text itself. Where pauses part a
     recording, the score is the mean over its parts."""
     duration_ms: int = 0
-    """Length of the recording."""
     speech_ms: int | None = None
     """Length of what was read of it, the parts with speech. None: the model reads all, or does not say."""
     language: str = ""

@@ -30,7 +30,6 @@ class ReadOptions:
     language: str = "en"
     """One of the model's; :data:`parley.languages.DETECT`: it finds out."""
     boosting: PhraseAutomaton = field(default_factory=PhraseAutomaton.nothing)
-    """Phrases that are favoured."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ def _probability(outputs: ModelResponse, name: str, shape: Sequence[int | None])
 
 
 def _ask_smart_turn(server: CanaryConnection) -> None:
-    """One window of silence."""
     request = ModelRequest("smart_turn", {"AUDIO": np.zeros((1, _WINDOW), np.int16)}, ("PROBABILITY",))
     _probability(server.infer(request), "PROBABILITY", (1, 1))
 
@@ -117,7 +116,6 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
 
 
 def _ask_transcriber(model: str, server: CanaryConnection) -> None:
-    """A recording of 100 ms of silence."""
     request = ModelRequest(
         model,
         {
@@ -148,7 +146,6 @@ def _ask_parakeet_features(server: CanaryConnection) -> None:
 
 
 def _ask_parakeet_text(server: CanaryConnection) -> None:
-    """No token."""
     nothing = np.full((1, 1), -1, np.int32)
     request = ModelRequest(
         "parakeet_text",
@@ -189,7 +186,6 @@ def _ask_recognizer(model: str, server: CanaryConnection) -> None:
 
 
 def _ask_qwen3(server: CanaryConnection) -> None:
-    """One token."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     message = GenerateRequest(
         request_id=name,
@@ -210,7 +206,6 @@ def _ask_qwen3(server: CanaryConnection) -> None:
 
 
 def _ask_espeak(server: CanaryConnection) -> None:
-    """A short word."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     message = SpeakRequest(request_id=name, text="Hi.")
     request = ModelRequest("espeak", {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name)
@@ -306,7 +301,6 @@ _TRANSCRIBERS = ("moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_tran
 
 
 def _ask_embeddings(server: CanaryConnection) -> None:
-    """A word."""
     inputs = {"TEXT": text_tensor("word", batched=True), "REQUEST": struct_tensor(_QUERY, batched=True)}
     outputs = server.infer(ModelRequest("embeddings", inputs, ("EMBEDDING", "REPLY")))
     size = read_reply(outputs, "REPLY", EmbedReply).space.dimensions

@@ -25,7 +25,6 @@ class EmbeddingSpace(msgspec.Struct, frozen=True):
     fingerprint: str
     """Of the weights and their settings: vectors of different fingerprints must not be compared."""
     dimensions: int
-    """Length of a vector."""
     max_tokens: int
     """Tokens of a text that count; what follows them is not represented."""
 

@@ -153,7 +153,6 @@ class Installation:
     """Folder with ``libtriton_python.so`` and ``triton_python_backend_utils.py``."""
     stub: Path
     libraries: Path
-    """Folder with the server's own shared libraries."""
     libpython_dir: Path | None
     """Folder of the interpreter's shared library; None: the system's loader finds it."""
     python_bin: Path

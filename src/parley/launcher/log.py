@@ -41,7 +41,6 @@ _COMPLAINTS = ("warning", "error", "critical")
 MAX_LOG_BYTES = 64 << 20
 """Of the file; what is beyond begins it anew: a server that runs for months must not fill its volume."""
 PREVIOUS = ".previous.log"
-"""Suffix of the log before."""
 TAIL_LINES = 12
 """Lines of an error message, each of at most :data:`LINE_CHARS`."""
 LINE_CHARS = 300
@@ -62,7 +61,6 @@ class LogState:
     loading: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Error by model."""
     serving: bool = False
     """All models are loaded and the endpoints are open."""
     unloading: bool = False
@@ -72,7 +70,6 @@ class LogState:
     printed: list[str] = field(default_factory=list)
     """The last lines that models printed: tracebacks and messages."""
     complaints: list[str] = field(default_factory=list)
-    """Triton's last warnings and errors."""
 
     def feed(self, line: str) -> None:
         """Parse the next line of the log."""

@@ -26,7 +26,6 @@ TINY_PROFILE = "tiny"
 OPEN_PROFILE = "open"
 """Real models for a CPU, downloaded once."""
 DEFAULT_PROFILE = OPEN_PROFILE
-"""The profile of ``scripts/serve`` and ``make serve``."""
 
 
 READY_TIMEOUT_S = 300.0

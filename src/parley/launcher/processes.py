@@ -34,7 +34,6 @@ class ProcessUsage:
     name: str
     """``tritonserver``, or the model instance of a stub (``espeak_0_0``)."""
     rss_bytes: int
-    """Resident memory, shared parts included."""
     private_bytes: int
     """Memory that only this process uses."""
     cpu_s: float

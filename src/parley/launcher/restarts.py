@@ -13,7 +13,6 @@ from typing import Any
 from parley.runtime.attempts import WAITS_S, WINDOW_S, Attempts
 
 DIED = "died"
-"""A process ended."""
 STOPPED = "stopped"
 """A process was stopped by a signal (SIGSTOP), and killed for it."""
 UNRESPONSIVE = "unresponsive"

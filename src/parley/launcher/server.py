@@ -81,7 +81,6 @@ REPEAT_S = 30.0
 DEAD_EXIT_S = 5.0
 """Time for models to end when no request is under way and the server cannot end by itself."""
 KILL_S = 5.0
-"""Time for the kernel to end a killed process."""
 PORT_ATTEMPTS = 3
 """Between choosing a free port and Triton's use of it another program may take it."""
 CRASH_ATTEMPTS = 2
@@ -425,7 +424,6 @@ class EmbeddedServer:
         self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
 
     def _report_loading(self, began: float) -> None:
-        """Say what a long start waits for."""
         if missing := self._not_loaded():
             passed, limit = time.monotonic() - began, self._options.ready_timeout_s
             self._on_progress(f"still loading {', '.join(missing)} ({passed:.0f} of at most {limit:g} s)")

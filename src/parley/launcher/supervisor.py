@@ -267,7 +267,6 @@ class Supervisor:
                     self._kill(process, Failure(UNRESPONSIVE, what))
 
     def _kill(self, process: _Process, failure: Failure) -> None:
-        """Kill a process; the next check finds it dead."""
         process.killed = process.killed or failure
         kill_process(process.stub.pid)
 
@@ -391,7 +390,6 @@ class Supervisor:
             self._start(partial(self._read_counts, self._server.own_address), self._on_counts)
 
     def _on_counts(self, counts: Mapping[str, tuple[int, ...]] | Exception, now: float) -> None:
-        """Call the canaries of models that have completed nothing for a while."""
         self._counting = False
         if isinstance(counts, Exception):
             _log.warning("the counts of completed requests were not read: %s", counts)
@@ -535,7 +533,6 @@ class Supervisor:
         self._records.on_served(self._server.models)
 
     def _restart_server(self, failure: Failure) -> None:
-        """Start the server again until it serves or is given up."""
         record = self._records.server
         record.on_failure(failure)
         error: LauncherError | OSError | None = None

@@ -29,9 +29,7 @@ class ServerTls:
     """Files of the server, each PEM. Triton reads them at its start only."""
 
     cert_file: Path
-    """Its certificate chain."""
     key_file: Path
-    """Its private key."""
     client_ca_file: Path | None = None
     """Certificates that those of clients have to be signed by (mutual TLS); None: clients need none."""
 

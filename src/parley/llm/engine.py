@@ -37,7 +37,6 @@ class EngineRequest:
 
     request_id: str
     prompt: Sequence[int]
-    """Token ids."""
     max_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0

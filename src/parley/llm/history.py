@@ -275,7 +275,6 @@ class History:
 
     @property
     def _last_exchange(self) -> int:
-        """Where the last exchange begins."""
         begins = (index for index, one in enumerate(self._messages) if one.role == "user")
         return max(begins, default=0)
 

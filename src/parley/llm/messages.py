@@ -37,7 +37,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     """Sampled from the likeliest tokens of this joint probability."""
     max_tokens: int = 256
-    """Longest answer."""
     seed: int | None = None
 
 

@@ -88,7 +88,6 @@ class ChatService:
             self._admission.abort_early(request_id)
 
     async def _compare(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
-        """Answer the request's questions."""
         questions = request.questions
         if len(questions) > MAX_QUESTIONS or any(not one.text or len(one.choices) < 2 for one in questions):
             raise InvalidMessageError(f"at most {MAX_QUESTIONS} questions, each with a text and two choices")

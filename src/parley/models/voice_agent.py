@@ -323,7 +323,6 @@ def make_recognizers(
 
 
 def _report_absent(config: AgentConfig) -> None:
-    """Log which models cannot be used, and why."""
     absent = config.absent_models
     for models in (config.asr, config.llm, (*config.tts, *config.tts_fallback)):
         reasons = {model: absent[model] for model in models if model in absent}
@@ -453,7 +452,6 @@ class SequenceEndingClient:
 
 
 async def _last_response(client: ModelClient, request: ModelRequest) -> ModelResponse:
-    """The last response of a stream; empty if there was none."""
     last: ModelResponse = {}
     async with aclosing(client.stream(request)) as responses:
         async for response in responses:

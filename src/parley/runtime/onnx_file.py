@@ -63,9 +63,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
 }
 """Number and type of the fields in onnx.proto, by message; ``*``: repeated."""
 _FLOAT, _INT = 1, 2
-"""Types of attributes."""
 _EXTERNAL = 1
-"""Location of a tensor's data."""
 MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside ONNX's own."""
 _IR_VERSION, _OPSETS = 8, (("", 20), (MICROSOFT, 1))
@@ -82,7 +80,6 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def _make_messages() -> dict[str, Any]:
-    """The classes of the messages by name."""
     file = descriptor_pb2.FileDescriptorProto(name="onnx_file.proto", package="parley.onnx", syntax="proto2")
     kinds = descriptor_pb2.FieldDescriptorProto
     for message, fields in _FIELDS.items():

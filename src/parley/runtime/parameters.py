@@ -37,11 +37,8 @@ T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-"""A whole number from 0."""
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-"""A whole number from 1."""
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-"""A number from 0."""
 COMPUTED = msgspec.Meta(extra={"setting": False})
 """Marks a field of a settings struct that no parameter fills."""
 

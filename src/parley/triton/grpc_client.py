@@ -221,7 +221,6 @@ async def _infer(request: ModelRequest, rpc: Any) -> ModelResponse:
 
 
 async def _send_request(request: ModelRequest, rpc: Any) -> Any:
-    """Send the request and wait for the first answer."""
     try:
         # After the end of the requests the server ends the RPC with the model's final response.
         async with asyncio.timeout(request.timeout_s):
@@ -262,7 +261,6 @@ async def _drain(request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> 
 
 
 def _read_error(text: str) -> ParleyError:
-    """The error behind the text of a response."""
     error = read_failure(text)
     if is_of_dead_process(text):
         error.retry_after_s = RELOAD_S
@@ -278,7 +276,6 @@ def _cut_off(request: ModelRequest) -> BaseException:
 
 
 def _error_of_status(request: ModelRequest, status: grpc.StatusCode, text: str) -> ParleyError:
-    """The error behind the status of a failed call."""
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return overdue(request)
     if status is grpc.StatusCode.CANCELLED:

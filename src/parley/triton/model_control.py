@@ -162,7 +162,6 @@ class ControlService:
                 self._metric(DEAD_INSTANCES).set(dead_instances)
 
     def _metric(self, family: Family, **labels: str) -> Any:
-        """Triton's metric with these labels."""
         key = (family.name, *labels.values())
         if key not in self._metrics:
             self._metrics[key] = self._families[family.name].Metric(labels=labels)

@@ -96,7 +96,6 @@ class SpeechChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     offset: int
     """Index of the first sample within the request's audio."""
     words: list[WordMark] = []
-    """Words that begin in this chunk."""
     start_char: int = 0
     end_char: int = 0
     """Half-open span of the text that this chunk speaks a part of; equal: not known."""

@@ -29,7 +29,6 @@ class VoiceDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     consent: str = ""
     """The speaker's consent, in the words that were sent with the recording; left out of lists."""
     version: int = FORMAT_VERSION
-    """Version of the file's format."""
     checkpoint: str = ""
     """The first 16 hexadecimal digits of the SHA-256 of the networks that made it."""
     variant: Variant = "original"

@@ -57,7 +57,6 @@ class Route:
     """The synthesizer and the voice that a name resolves to."""
 
     index: int
-    """Index of the synthesizer."""
     voice: str | None
     """The synthesizer's own name for it; None: its default."""
     certain: bool = True

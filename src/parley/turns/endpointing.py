@@ -142,7 +142,6 @@ class EndpointingPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew."""
         self._begun_at: float | None = None
         self._said: dict[int, str] = {}
         self._pause: _Pause | None = None

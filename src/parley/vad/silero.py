@@ -17,7 +17,6 @@ from parley.errors import InferenceError, WeightsNotFoundError
 
 SAMPLE_RATE = 16_000
 WINDOW = 512
-"""Samples per window."""
 CONTEXT = 64
 """Samples of the previous window that the network sees again."""
 STATE = (2, 128)

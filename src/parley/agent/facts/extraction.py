@@ -124,7 +124,6 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def _rewritten(text: str) -> str:
-    """Numbers and their units in one form."""
     text = _SPACES.sub(" ", text).replace("\u2019", "'")
     for found, wanted in _REWRITES:
         text = found.sub(wanted, text)

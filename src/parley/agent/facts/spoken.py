@@ -154,7 +154,6 @@ def _clock(tokens: _Tokens, at: int) -> _Found | None:
 
 
 def _calendar(tokens: _Tokens, at: int, *, starts: bool) -> _Found | None:
-    """Dates with the name of their month, months, and days of the week."""
     if month := _month(tokens, at):
         return _after_month(tokens, at, month, starts=starts)
     day, end = _day_at(tokens, at)
@@ -215,7 +214,6 @@ def _is_step(tokens: _Tokens, at: int, end: int) -> bool:
 
 
 def _number(text: str, tokens: _Tokens, at: int, number: Number) -> _Found:
-    """A number with its unit, a price, a time without minutes, or a plain one."""
     end, noun = number.end, _noun(tokens, number.end)
     unit = HARD_UNITS.get(noun or _unit_of_range(tokens, at, end), "")
     if (

@@ -84,16 +84,13 @@ class BeamDecoder:
     """Beam search with one run of the network per step for all hypotheses that go on."""
 
     network: JointNetwork
-    """Scores symbols."""
     _: KW_ONLY
     blank: int
     """Id of the blank; the tokens are ``0 .. blank - 1``."""
     durations: tuple[int, ...]
     """Frames that each duration class stands for; none for an RNN-T."""
     max_symbols: int
-    """Tokens allowed at one frame."""
     beam_size: int
-    """Hypotheses kept per row."""
     max_tail: int = 64
     """Tokens kept open; hypotheses that differ from the best before them are dropped."""
     synchronous: bool = True
@@ -257,7 +254,6 @@ class BeamSearch:
         )
 
     def _extensions(self, row: NDArray[np.int64], place: NDArray[np.int64]) -> _Extensions:
-        """Run the network for ``n`` hypotheses."""
         blank, durations = self._settings.blank, self._settings.durations
         width = min(self._settings.beam_size, blank + 1)
         inputs = (

@@ -85,7 +85,6 @@ def write_addresses(text: str, forms: SpokenForms) -> str:
 
 
 def _figure(token: Token, forms: SpokenForms) -> str:
-    """The figure that a token stands for, or empty."""
     raw = token.raw
     return raw if len(raw) == 1 and raw.isdecimal() else forms.figures.get(token.word, "")
 

@@ -201,7 +201,6 @@ class OfflineStream:
         )
 
     def _begin_anew(self, utterance: int, text: str) -> None:
-        """An utterance is over."""
         if not text:
             self._turn = self._turn.without(utterance)
         self._settled = []
@@ -209,7 +208,6 @@ class OfflineStream:
         self._stable = StablePrefix()
 
     def _alternatives(self, settled: Sequence[Word], last: DecodedPiece) -> list[Alternative]:
-        """The readings of an utterance whose end was decoded last."""
         if not self._options.nbest:
             return []
         found = alternatives_of(last.alternatives, self._checkpoint, self._options.nbest)
@@ -221,7 +219,6 @@ class OfflineStream:
         self._features = UtteranceFeatures(self._mel, began.start)
 
     def _add_speech(self, steps: list[Step], audio: UtteranceAudio) -> None:
-        """Add audio to the utterance; settle a full window."""
         assert self._features is not None
         self._features.push(audio.samples.astype(np.float32) / FULL_SCALE, audio.probability)
         if self._features.length_ms < self._limits.window_ms:

@@ -22,7 +22,6 @@ from parley.vad.segmenter import Change, OnsetHeard, OnsetLost, SpeechBegan, Spe
 from parley.vad.silero import CONTEXT, STATE, WINDOW
 
 PER_MS = 16
-"""Samples per millisecond."""
 FULL_SCALE = np.float32(32768)
 """What a 16-bit sample is divided by to lie within ±1."""
 

@@ -165,7 +165,6 @@ class StreamingPipeline:
         return replies
 
     def _add_speech(self, item: _Item) -> None:
-        """Add speech to its utterances."""
         stream = item.work.stream
         if item.work.chunk.turn_over:
             stream.turn = stream.turn.closed()
@@ -236,7 +235,6 @@ class StreamingPipeline:
         return utterance
 
     def _add_transcripts(self, item: _Item) -> None:
-        """Add partial texts, final ones and failures of the utterances."""
         policy = self._final_transcriber.policy
         failed = [utterance for utterance in item.utterances if utterance.failure is not None]
         if failed and not policy.rescue:

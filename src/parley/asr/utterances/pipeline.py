@@ -150,7 +150,6 @@ class SegmentPipeline:
         return ChunkResult(stream, reply)
 
     def _add_speech(self, item: _Item) -> None:
-        """Add speech to its utterances."""
         stream = item.work.stream
         if item.work.chunk.turn_over:
             stream.turn_over()

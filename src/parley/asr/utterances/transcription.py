@@ -57,7 +57,6 @@ class TranscriptionLimits:
 
     languages: Sequence[str]
     max_audio_ms: int
-    """Longest recording."""
     max_pending_ms: int
     """Audio of all recordings that are not answered yet."""
     written_in: str = ""

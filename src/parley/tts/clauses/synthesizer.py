@@ -79,7 +79,6 @@ class ClauseUtterance:
             return True
 
     def _make_piece(self, stop: Stop) -> Iterator[tuple[SpeechChunk, NDArray[np.int16]]]:
-        """The audio that follows, in chunks."""
         while not self._clauses and self._unpronounced:
             self._pronounce(self._unpronounced.popleft())
         audio = self._make(self._clauses[0], stop) if self._clauses else _NOTHING

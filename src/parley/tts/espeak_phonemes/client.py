@@ -40,7 +40,6 @@ PHONEME_RESTARTS = Family(
 )
 _PROGRAM = "parley.tts.espeak_phonemes.process"
 _TIMEOUT_S = 0.5
-"""For an answer, which takes milliseconds of a processor."""
 _PATIENCE = 4
 """So many times as long is waited for a process that gets no processor meanwhile."""
 _LOOK_S = 0.1

@@ -20,7 +20,6 @@ DOMAINS = frozenset(
         "ie jp br cn kr mx za pt gr hu ro tv cc eu online shop store tech cloud blog xyz"
     ).split()
 )
-"""Top domains."""
 WORD_DOMAINS = frozenset("it in at be me us is no to my so am name".split())
 """Top domains that are words as well: they end an e-mail address, but make no web address."""
 MAIL_HOSTS = frozenset(

@@ -72,7 +72,6 @@ def _run_at(tokens: Sequence[Token], first: int) -> list[_Figures]:
 
 
 def _chosen(tokens: Sequence[Token], run: list[_Figures]) -> list[Replacement]:
-    """What of a run is to be written."""
     before = tokens[run[0].first - 1].word if run[0].first else ""
     after = tokens[run[-1].end].word if run[-1].end < len(tokens) else ""
     if _POINT in (before, after):
@@ -199,7 +198,6 @@ def _with_value(tokens: Sequence[Token], at: int, figure: str) -> Unit | None:
 
 
 def _tens_at(tokens: Sequence[Token], at: int) -> Unit | None:
-    """Tens, with ones or without: "twenty", "twenty two", "twenty-two"."""
     tens, dash, ones = tokens[at].word.partition("-")
     if tens not in _TENS or (dash and ones not in _ONES):
         return None
