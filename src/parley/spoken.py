@@ -1,4 +1,4 @@
-"""Times and days in English words, as users say them and language models pass them on to functions.
+"""English words for numbers, times and days, as users say them and language models pass them on to functions.
 
 ::
 
@@ -11,12 +11,40 @@ from __future__ import annotations
 import re
 from datetime import date, time, timedelta
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
-_TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50}
-_NUMBERS = {word: number for number, word in enumerate(_SMALL)} | _TENS | {"oh": 0, "o": 0}
+SMALL = (
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+"""The numbers below twenty."""
+TENS = {
+    word: 10 * number
+    for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
+ORDINALS = {
+    word: number
+    for number, word in enumerate(
+        (
+            "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
+            "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth"
+        ).split()
+    )
+} | {f"{word[:-1]}ieth": number for word, number in TENS.items()}
+_NUMBERS = {word: number for number, word in enumerate(SMALL)} | TENS | {"oh": 0, "o": 0}
+_TENS_WORDS = tuple(TENS)
 _NOT_SAID = frozenset(
     {
         "a",
@@ -40,16 +68,6 @@ _AFTERNOON = frozenset({"pm", "afternoon", "evening", "tonight", "night"})
 _FRACTIONS = {"half": 30, "quarter": 15}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS = ("january february march april may june july august september october november december").split()
-_ORDINALS = {
-    word: number
-    for number, word in enumerate(
-        (
-            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-            "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-        ).split(),
-        1,
-    )
-} | {"thirtieth": 30}
 _LAST_OF_MONTH = 31
 _HALF_DAY_MIN = 12 * 60
 _DAY_MIN = 24 * 60
@@ -136,6 +154,14 @@ def say_date(value: str) -> str:
     return f"{_WEEKDAYS[day.weekday()].capitalize()}, {_MONTHS[day.month - 1].capitalize()} {day.day}"
 
 
+def say_number(number: int) -> list[str]:
+    """The words of a number below a hundred."""
+    if number < len(SMALL):
+        return [SMALL[number]]
+    tens, ones = divmod(number, 10)
+    return [_TENS_WORDS[tens - 2], *([SMALL[ones]] if ones else [])]
+
+
 def _words(text: str) -> list[str]:
     plain = re.sub(r"\b([ap])\.?\s?m\b\.?", r"\1m", text.lower())
     return re.findall(r"[a-z]+|\d+", re.sub(r"(\d)(st|nd|rd|th)\b", r"\1", plain))
@@ -149,7 +175,7 @@ def _number(words: list[str]) -> int | None:
             return one
         case [0, int() as one] if one < 10:
             return one
-        case [int() as tens, int() as one] if tens in _TENS.values() and 0 < one < 10:
+        case [int() as tens, int() as one] if tens in TENS.values() and 0 < one < 10:
             return tens + one
     return None
 
@@ -195,8 +221,8 @@ def _day_of_month(words: list[str]) -> int | None:
     for index, word in enumerate(words):
         if word.isdecimal() and len(word) <= len(str(_LAST_OF_MONTH)) and int(word) <= _LAST_OF_MONTH:
             return int(word)
-        if word in _TENS and index + 1 < len(words) and words[index + 1] in _ORDINALS:
-            return _TENS[word] + _ORDINALS[words[index + 1]]
-        if word in _ORDINALS:
-            return _ORDINALS[word]
+        if word in TENS and index + 1 < len(words) and words[index + 1] in ORDINALS:
+            return TENS[word] + ORDINALS[words[index + 1]]
+        if word in ORDINALS:
+            return ORDINALS[word]
     return None

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from parley.protocol import BargeInOptions
+from parley.spoken import say_number
 
 FILE = Path(__file__).with_name("interruption_words.toml")
 ECHO_SHARE = 0.7
@@ -35,13 +36,9 @@ SHORT_ECHO_WORDS = 6
 
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WORD = re.compile(r"\w[\w'-]*")
+_FIGURES = re.compile(r"[0-9]{1,2}")
 _HUM = re.compile(r"([mh])\1+")
 _MHM = re.compile(r"m[aeu]?h[aeu]?ma?")
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 def words_of(text: str) -> list[str]:
@@ -54,17 +51,10 @@ def as_said(words: Iterable[str]) -> list[str]:
 
     Some recognisers write "10 minutes" and "twenty-five", others "ten minutes" and "twenty five".
     """
-    return [said for word in words for part in word.split("-") if part for said in _spelled(part)]
-
-
-def _spelled(word: str) -> list[str]:
-    if not (word.isascii() and word.isdecimal() and len(word) <= 2):
-        return [word]
-    number = int(word)
-    if number < len(_SMALL):
-        return [_SMALL[number]]
-    tens, ones = divmod(number, 10)
-    return [_TENS[tens - 2], *([_SMALL[ones]] if ones else [])]
+    parts = (part for word in words for part in word.split("-") if part)
+    return [
+        said for part in parts for said in (say_number(int(part)) if _FIGURES.fullmatch(part) else [part])
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from parley.asr.itn.tokens import Token
+from parley.spoken import ORDINALS, SMALL, TENS
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-)
-_SMALL = {word: number for number, word in enumerate(_ONES.split())}
-_TENS = {
-    word: 10 * number
-    for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
-}
+_SMALL = {word: number for number, word in enumerate(SMALL)}
 _SCALES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _ARTICLED = frozenset(("hundred", "dozen", *_SCALES))
 """After "a"."""
-_ORDINAL_WORDS = (
-    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth"
-)
-_ORDINALS = {word: number for number, word in enumerate(_ORDINAL_WORDS.split())} | {
-    f"{word[:-1]}ieth": number for word, number in _TENS.items()
-}
 _LONGEST_DIGITS = 15
 """A longer one is an identifier."""
 
@@ -70,15 +56,14 @@ def ordinal_at(tokens: Sequence[Token], at: int) -> tuple[int, int] | None:
     word = tokens[at].word
     if len(word) <= _LONGEST_DIGITS and word[:-2].isdecimal() and word[-2:] in ("st", "nd", "rd", "th"):
         return int(word[:-2]), at + 1
-    if word in _ORDINALS:
-        return _ORDINALS[word], at + 1
-    if word in _TENS and _goes_on(tokens, at + 1) and 0 < _ORDINALS.get(tokens[at + 1].word, 0) < 10:
-        return _TENS[word] + _ORDINALS[tokens[at + 1].word], at + 2
+    if word in ORDINALS:
+        return ORDINALS[word], at + 1
+    if word in TENS and _goes_on(tokens, at + 1) and 0 < ORDINALS.get(tokens[at + 1].word, 0) < 10:
+        return TENS[word] + ORDINALS[tokens[at + 1].word], at + 2
     return None
 
 
-NUMBER_WORDS = frozenset(("hundred", *_SMALL, *_TENS, *_SCALES))
-ORDINAL_WORDS = frozenset(_ORDINALS)
+NUMBER_WORDS = frozenset(("hundred", *_SMALL, *TENS, *_SCALES))
 
 
 def _goes_on(tokens: Sequence[Token], at: int) -> bool:
@@ -133,9 +118,9 @@ def _words_at(tokens: Sequence[Token], at: int) -> Number | None:
 def _small_at(tokens: Sequence[Token], at: int) -> tuple[int, int]:
     """A number below a hundred, and the token after it; ``at``: there is none."""
     word = tokens[at].word if at < len(tokens) else ""
-    if word in _TENS:
+    if word in TENS:
         ones = _SMALL.get(tokens[at + 1].word, 0) if _goes_on(tokens, at + 1) else 0
-        return (_TENS[word] + ones, at + 2) if 0 < ones < 10 else (_TENS[word], at + 1)
+        return (TENS[word] + ones, at + 2) if 0 < ones < 10 else (TENS[word], at + 1)
     return (_SMALL[word], at + 1) if word in _SMALL else (0, at)
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from parley.agent.facts.fact import Fact, amount, day_of, fact, plain_number, time_of
-from parley.agent.facts.numbers import NUMBER_WORDS, ORDINAL_WORDS, Number, number_at, ordinal_at
+from parley.agent.facts.numbers import NUMBER_WORDS, Number, number_at, ordinal_at
 from parley.agent.facts.words import (
     CLOCK_BEFORE,
     COMMON_CAPITALS,
@@ -23,6 +23,7 @@ from parley.agent.facts.words import (
 )
 from parley.agent.facts.written import half_of
 from parley.asr.itn.tokens import Token
+from parley.spoken import ORDINALS
 
 _Found: TypeAlias = tuple[Sequence[Fact], int]
 """Facts, and the token after them."""
@@ -47,7 +48,7 @@ _LONGEST_PREFIX = 4
 
 _STARTS = frozenset(
     ("a", "an", "just", "per", "once", "twice", "half", "quarter", "noon", "midday", "midnight", *MONTHS)
-).union(NUMBER_WORDS, ORDINAL_WORDS, *([day, f"{day}s", f"{day}'s"] for day in WEEKDAYS))
+).union(NUMBER_WORDS, ORDINALS, *([day, f"{day}s", f"{day}'s"] for day in WEEKDAYS))
 
 
 def read_spoken(text: str, tokens: _Tokens, at: int, *, starts: bool) -> _Found | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from parley.spoken import SMALL, say_number
 from parley.tts.normalization.normalizer import WrittenWord
 
 # What Unicode does not take apart into a letter and an accent.
@@ -36,11 +37,6 @@ _TABLE = {**_LATIN, **_CYRILLIC, **_GREEK}
 _SILENT_LETTERS = "|"
 _APOSTROPHES = "\u2018\u2019\u02bc\u0060\u00b4\u2032"
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = ((10**9, "billion"), (10**6, "million"), (10**3, "thousand"), (100, "hundred"))
 _LONGEST = 12
 """Figures of a number; longer ones are read figure by figure, as are those that begin with zero."""
@@ -109,7 +105,7 @@ def _letter(character: str) -> str:
 def in_words(figures: str) -> list[str]:
     """The words for a run of decimal digits."""
     if len(figures) > _LONGEST or (len(figures) > 1 and figures[0] == "0"):
-        return [_ONES[int(figure)] for figure in figures]
+        return [SMALL[int(figure)] for figure in figures]
     return _cardinal(int(figures))
 
 
@@ -118,10 +114,7 @@ def _cardinal(number: int) -> list[str]:
         if number >= scale:
             rest = number % scale
             return [*_cardinal(number // scale), name, *(_cardinal(rest) if rest else [])]
-    if number < len(_ONES):
-        return [_ONES[number]]
-    tens, ones = divmod(number, 10)
-    return [_TENS[tens - 2], *([_ONES[ones]] if ones else [])]
+    return say_number(number)
 
 
 _SAME |= dict.fromkeys("¿¡'\\*~^\u2022\u200b\u00ad\ufeff", "")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parley.asr.itn.tokens import Replacement, Token, replace, tokens_of
+from parley.spoken import SMALL, TENS
 
 _RUN = 3
 """A run of this many figures is a number that is spelled out."""
@@ -141,20 +142,11 @@ def _is_sum(tokens: Sequence[Token], plus: int) -> bool:
     )
 
 
-_FIGURES = {
-    word: str(n) for n, word in enumerate("zero one two three four five six seven eight nine".split())
-}
+_FIGURES = {word: str(number) for number, word in enumerate(SMALL[:10])}
 _ONES = {word: figure for word, figure in _FIGURES.items() if figure != "0"}
 _OH = frozenset(("oh", "o"))
-_TEENS = {
-    word: str(n)
-    for n, word in enumerate(
-        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(), 10
-    )
-}
-_TENS = {
-    word: str(n) for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
-}
+_TEENS = {word: str(number) for number, word in enumerate(SMALL[10:], 10)}
+_TENS = {word: str(number // 10) for word, number in TENS.items()}
 _NUMBERS = _FIGURES.keys() | _OH | _TEENS.keys() | _TENS.keys()
 _REPEATS = {"double": 2, "triple": 3}
 _LETTERS = re.compile(r"[a-z](?:[.-][a-z])*")
