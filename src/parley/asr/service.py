@@ -224,11 +224,7 @@ class BeginSpan(Protocol):
 
 
 class UtteranceSpans:
-    """The spans of one stream: from the chunk that ends an utterance to its text. Chunks have none.
-
-    Args:
-        traceparent: span above them; empty: nothing is recorded.
-    """
+    """The spans of one stream: from the chunk that ends an utterance to its text. Chunks have none."""
 
     def __init__(self, begin: BeginSpan, traceparent: str) -> None:
         self._begin = begin
@@ -395,13 +391,7 @@ class SessionTable(Generic[StreamT]):
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin empty.
-
-        Args:
-            limit: streams at once.
-            idle_s: seconds without a chunk after which a stream is dropped.
-            clock: seconds that never go back.
-        """
+        """Begin empty; a stream is dropped after ``idle_s`` without a chunk."""
         self._limit = limit
         self._idle_s = idle_s
         self._clock = clock

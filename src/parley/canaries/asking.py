@@ -40,13 +40,7 @@ def call_canaries(
     deadline_s: float,
     canaries: Mapping[str, CanaryCall] = CANARIES,
 ) -> list[str]:
-    """Call every loaded model that has a canary, one after the other, those that others need first.
-
-    Args:
-        address: of gRPC, with or without TLS.
-        models: names of the loaded models.
-        deadline_s: for each call (seconds).
-        canaries: by model, in the order of the calls.
+    """Call every loaded model that has a canary, one after the other, in the order of ``canaries``.
 
     Returns:
         What each call saw; empty if no loaded model has a canary.

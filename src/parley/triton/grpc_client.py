@@ -287,13 +287,7 @@ def _error_of_status(request: ModelRequest, status: grpc.StatusCode, text: str) 
 
 
 class LoopbackClient(GrpcModelClient):
-    """:class:`parley.triton.grpc_client.GrpcModelClient` over a channel of its own.
-
-    Args:
-        tls: how the server is spoken to; None: without TLS.
-        max_calls: calls to ordinary models that may be under way at once.
-        max_streams: calls to decoupled models that may be under way at once.
-    """
+    """:class:`parley.triton.grpc_client.GrpcModelClient` over a channel of its own."""
 
     def __init__(
         self, url: str, *, tls: TlsOptions | None = None, max_calls: int = 64, max_streams: int = 64

@@ -103,12 +103,6 @@ def check_language(
 ) -> None:
     """Return if a synthesizer speaks a language, with this voice if one is named.
 
-    Args:
-        voices: of the synthesizer.
-        voice: its own name for one of them, or None.
-        language: a dialect's language is enough.
-        languages: of the synthesizer.
-
     Raises:
         UnsupportedLanguageError: it does not.
     """

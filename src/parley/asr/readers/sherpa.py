@@ -187,15 +187,6 @@ def load(
 ) -> SherpaReader:
     """Load a model.
 
-    Args:
-        family: of the model.
-        files: by role.
-        open_network: makes a session of an ONNX file, to read its metadata.
-        languages: that the folder lists; none: the family's.
-        limits: which stretches are read in one run.
-        onnx: where it runs.
-        least_confidence: of a text, 0-1, below which there is none.
-
     Raises:
         ModelLoadingError: a file cannot be used, the network's scores are not finite, or another device than
             the CPU is asked for.

@@ -303,10 +303,6 @@ def read_look_aheads(parameters: Parameters) -> list[int]:
 def chosen_look_aheads(export: StreamingExport, wanted_ms: Sequence[int]) -> list[int]:
     """Some look-aheads in encoder frames.
 
-    Args:
-        export: the export.
-        wanted_ms: what clients may choose (milliseconds of audio).
-
     Raises:
         ModelLoadingError: the model was not exported for one of them.
     """

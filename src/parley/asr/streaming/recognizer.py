@@ -85,15 +85,7 @@ class StreamingRecognizer:
         audio: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Allocate.
-
-        Args:
-            encoders: by the feature frames of their chunks; all with the same caches.
-            decoder: common to all of them.
-            mel: the front end.
-            slots: utterances at once.
-            audio: samples that may come for an utterance in one step.
-            clock: seconds, for timings.
+        """Allocate; encoders are by the feature frames of their chunks, and have the same caches.
 
         Raises:
             ModelLoadingError: the encoders do not belong together.

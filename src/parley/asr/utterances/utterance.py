@@ -211,17 +211,7 @@ class PendingText:
         with_words: bool,
         model: str,
     ) -> None:
-        """Wait for a text.
-
-        Args:
-            text_reader: reads again what has failed.
-            number: of the utterance.
-            parts: readings of its pieces, in order.
-            joined: what was read in the place of its only piece.
-            known: the last partial text.
-            with_words: whether the event has the words, where the model has times of them.
-            model: name of the model that reads.
-        """
+        """Wait for a text."""
         self.number = number
         self.joined = joined
         self._text_reader = text_reader
