@@ -25,12 +25,6 @@ def check(
 ) -> None:
     """Print the differences of an export from its original, and compare them with what is allowed.
 
-    Args:
-        exported: name of the export.
-        original: what it was compared with.
-        differences: by measure.
-        limits: the largest that are allowed, by measure.
-
     Raises:
         ExportError: a difference is larger, or not a number.
     """

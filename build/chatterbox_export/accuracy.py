@@ -44,12 +44,6 @@ def measure(entry: ChatterboxEntry, source: Path, folder: Path, voice: Voice) ->
     """Compare the serving code on the converted files with upstream's on the published ones.
 
     The differences by measure are those of :class:`checkpoints.ChatterboxLimits`.
-
-    Args:
-        entry: the checkpoint.
-        source: folder of the published files.
-        folder: of the converted ones.
-        voice: who speaks.
     """
     files = FILES[entry.variant]
     t3 = _t3_difference(source / files.t3[0], folder / files.t3[1], voice)

@@ -46,11 +46,6 @@ _Build: TypeAlias = Callable[[Mapping[str, Tensor]], nn.Module]
 def convert(entry: ChatterboxEntry, source: Path, models: Path) -> None:
     """Check the published files, convert them, compare the result with upstream and put it in place.
 
-    Args:
-        entry: what to make.
-        source: folder of the published files.
-        models: folder of all weights; the result is in a folder of the entry's name.
-
     Raises:
         ExportError: a file is missing or not what it should be, or what is served would be too far from
             upstream. What was made before stays.

@@ -26,11 +26,6 @@ def write_small(folder: Path, variant: Variant, *, seed: int = 0) -> Path:
 def write_small_published(folder: Path, variant: Variant, *, seed: int = 0) -> Path:
     """Write every file that is published for a variant.
 
-    Args:
-        folder: made if need be.
-        variant: which.
-        seed: of the weights and of the voice.
-
     Returns:
         ``folder``.
     """
@@ -55,13 +50,7 @@ def small_whole_s3gen(*, meanflow: bool, seed: int = 0) -> dict[str, torch.Tenso
 
 
 def small_conditionals(*, prompt: int, t3_prompt: int, seed: int = 0) -> dict[str, dict[str, object]]:
-    """A random voice with the fields of upstream's ``Conditionals``.
-
-    Args:
-        prompt: tokens of S3Gen's reference.
-        t3_prompt: tokens of T3's.
-        seed: of everything.
-    """
+    """A random voice with the fields of upstream's ``Conditionals``."""
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> torch.Tensor:

@@ -50,13 +50,7 @@ def small_s3gen(
 
 
 def humming_tensors(flow: Flow, vocoder: Vocoder, *, seed: int = 0) -> dict[str, Tensor]:
-    """Fill networks of any size, and return their tensors by their published names.
-
-    Args:
-        flow: makes spectrograms; changed.
-        vocoder: makes audio of them; changed.
-        seed: of the weights.
-    """
+    """Fill networks of any size, and return their tensors by their published names."""
     generator = torch.Generator().manual_seed(seed)
     _fill(flow, generator, _FLOW_SPREAD)
     _fill(vocoder, generator, _VOCODER_SPREAD)

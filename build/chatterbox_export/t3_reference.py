@@ -84,15 +84,7 @@ class Reference:
         count: int,
         choose: Callable[[Tensor], int] = greedy,
     ) -> tuple[list[int], float]:
-        """Tokens up to and with the stop token, and the smallest margin of a greedy decision.
-
-        Args:
-            prompt: embeddings, as the engine gets them.
-            weight: of guidance.
-            sampling: without its seed.
-            count: tokens at most.
-            choose: picks a token from scores [vocabulary].
-        """
+        """Tokens up to and with the stop token, and the smallest margin of a greedy decision."""
         rows = self._rows(prompt)
         output = self.model(inputs_embeds=rows, use_cache=True)
         tokens: list[int] = []

@@ -22,11 +22,7 @@ _INSTALLED = "ii "
 
 
 def python_components(environment: Path) -> Iterator[Component]:
-    """The packages that are installed in a virtual environment, by what their metadata says.
-
-    Args:
-        environment: its folder.
-    """
+    """The packages that are installed in a virtual environment, by what their metadata says."""
     for folder in sorted(environment.glob("lib/python3.*/site-packages")):
         for found in distributions(path=[str(folder)]):
             yield _python_component(found)
@@ -47,9 +43,6 @@ def _python_component(found: Distribution) -> Component:
 
 def debian_components(database: Path) -> Iterator[Component]:
     """The installed packages of a system.
-
-    Args:
-        database: folder with dpkg's file ``status``.
 
     Raises:
         subprocess.CalledProcessError: dpkg cannot read it.

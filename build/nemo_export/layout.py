@@ -119,12 +119,6 @@ def export(
 ) -> None:
     """Write a model in single precision.
 
-    Args:
-        model: the checkpoint, for inference.
-        entry: what it is.
-        folder: where to.
-        pack: changes each graph before it is written, such as how its weights are stored.
-
     Raises:
         ExportError: it is not of the kind that the entry says.
     """
@@ -164,15 +158,7 @@ def export(
 
 
 def convert(entry: NemoEntry, fp32: Path, folder: Path, to: Precision, *, emulate: bool = False) -> None:
-    """Write the export ``fp32`` in another precision.
-
-    Args:
-        entry: what it is.
-        fp32: folder of the export in single precision.
-        folder: where to.
-        to: the precision.
-        emulate: as in :func:`nemo_export.layout.to_half`.
-    """
+    """Write the export ``fp32`` in another precision."""
 
     def converted(name: str) -> onnx.ModelProto:
         if to == "int8":

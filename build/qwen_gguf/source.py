@@ -55,9 +55,6 @@ class Vocabulary:
 class Source:
     """The opened file; tensors are read one by one.
 
-    Args:
-        path: the file.
-
     Raises:
         ExportError: it is not a GGUF file of a Qwen2 model.
     """

@@ -47,9 +47,6 @@ def factor_names(matrix: str) -> tuple[str, str]:
 class Adapter:
     """Two factors for some of the matrices.
 
-    Args:
-        folder: with ``adapter_config.json`` and ``adapter_model.safetensors``.
-
     Raises:
         ExportError: it is not an adapter that can be merged.
     """

@@ -32,10 +32,6 @@ _NAME = FILES["original"].t3[1]
 def widen_t3(folder: Path, size: DecoderSize = T3) -> Path:
     """Write T3, the voice encoder and the tokenizer of the original Chatterbox.
 
-    Args:
-        folder: made if need be.
-        size: of the transformer.
-
     Returns:
         ``folder``.
     """
@@ -77,10 +73,6 @@ def _widen(name: str, tensor: Tensor, size: DecoderSize) -> Tensor:
 
 def write_s3gen(folder: Path, *, seed: int = 0) -> Path:
     """Write a distilled S3Gen of the published size, and what makes voices, small.
-
-    Args:
-        folder: made if need be.
-        seed: of the weights.
 
     Returns:
         The file.

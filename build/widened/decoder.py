@@ -91,14 +91,7 @@ def widen_qwen3(source: Path, folder: Path, size: DecoderSize = QWEN3_4B) -> Pat
 def widen_layers(
     weights: Mapping[str, Tensor], prefix: str, small: DecoderSize, size: DecoderSize
 ) -> dict[str, Tensor]:
-    """The tensors of all layers, those that are added included.
-
-    Args:
-        weights: of the small decoder.
-        prefix: of its layers' names, before their numbers.
-        small: its sizes.
-        size: the larger ones.
-    """
+    """The tensors of all layers, those that are added included."""
     pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.(.+)")
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():

@@ -53,12 +53,6 @@ class TransducerSize:
 def widen_recognizer(source: Path, encoder: str, folder: Path, size: TransducerSize) -> Path:
     """Write a larger recogniser for ``engine`` = ``torch`` that recognises what a small one recognises.
 
-    Args:
-        source: the small one's export.
-        encoder: name of its encoder's ONNX file.
-        folder: made if need be.
-        size: what it grows to.
-
     Returns:
         ``folder``.
     """

@@ -152,12 +152,7 @@ class SpeechPiece:
 
 
 class Track:
-    """Makes one stream of audio and words out of the requests that a text was spoken in.
-
-    Args:
-        script: the text.
-        rate: hertz of the result; None: that of the synthesizer.
-    """
+    """Makes one stream of audio and words out of the requests that a text was spoken in."""
 
     def __init__(self, script: GrowingText, rate: int | None) -> None:
         self._script = script
@@ -208,13 +203,6 @@ class Speech(ModelStream[SpeechPiece]):
 
     :meth:`add` and :meth:`finish` are for a text that was begun with
     :meth:`parley_stages.Synthesis.begin`; other tasks may call them, and :meth:`abort`.
-
-    Args:
-        script: the text.
-        pieces: its audio.
-        stop: stops the synthesizer.
-        requests: of the stage.
-        what: name of the synthesizer in logs.
     """
 
     def __init__(

@@ -48,12 +48,6 @@ class ModelStream(Generic[ItemT]):
     """The items that a model streams; leaving it early stops the model at once.
 
     Iterate it inside ``async with``, or call :meth:`aclose` where the iteration ends early.
-
-    Args:
-        items: from the model.
-        stop: stops the model.
-        requests: of the stage; owns the task that stops the model.
-        what: name of the request in logs.
     """
 
     def __init__(

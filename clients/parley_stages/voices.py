@@ -43,10 +43,6 @@ class Voices(ClosedAtTheEnd):
     Every method raises the server's answer if it is an error (for example
     :class:`parley.errors.ReferenceTooShortError`), :class:`NoVoicesError` where the server makes no voices,
     and ``DeadlineExceededError`` after ``timeout_s``.
-
-    Args:
-        server: where the model is.
-        timeout_s: longest wait for an answer (seconds).
     """
 
     def __init__(self, server: StageServer, *, timeout_s: float = 60.0) -> None:

@@ -44,13 +44,7 @@ def load_base(source: Source, tokens: Path) -> Qwen2ForCausalLM:
 
 
 class AdaptedLinear(nn.Module):
-    """A frozen matrix, and what is added to it: ``W x + scale B A x``.
-
-    Args:
-        base: the matrix.
-        rank: of what is added.
-        scale: of what is added.
-    """
+    """A frozen matrix, and what is added to it: ``W x + scale B A x``."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()

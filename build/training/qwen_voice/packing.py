@@ -51,11 +51,7 @@ class Row:
 
 
 class Packer:
-    """Encodes sessions as the model ``qwen3`` renders them.
-
-    Args:
-        tokenizer: of the model.
-    """
+    """Encodes sessions as the model ``qwen3`` renders them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

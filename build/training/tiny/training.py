@@ -45,15 +45,7 @@ def make_parser(text: str | None, work: Path, out: Path, *, minutes: float) -> a
 
 
 class Training(ABC):
-    """Trains modules with AdamW; a stopped run continues from its checkpoint.
-
-    Args:
-        checkpoint: the file.
-        modules: by their names in the checkpoint.
-        peak: the largest learning rate.
-        least: the smallest after the warm-up, as a share of the largest.
-        options: of the optimizer.
-    """
+    """Trains modules with AdamW; a stopped run continues from its checkpoint."""
 
     def __init__(
         self, checkpoint: Path, modules: Mapping[str, nn.Module], *, peak: float, least: float, **options: Any
