@@ -137,15 +137,6 @@ def load_scenarios(
     return scenarios
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Read a file of one scenario.
-
-    Raises:
-        ScenarioError: the file is missing or not valid; the message says where.
-    """
-    return read_file(path)[0]
-
-
 def read_file(path: Path, *, own_agent: bool = False) -> list[Scenario]:
     """Read the scenarios of a file.
 

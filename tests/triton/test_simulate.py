@@ -5,7 +5,7 @@ from simulate.scores import score
 from parley.protocol import TurnOptions
 from parley_testing.caller import CallJob, run_calls
 from parley_testing.rendering import Studio, lines
-from parley_testing.scenario_file import load_scenario
+from parley_testing.scenario_file import read_file
 from parley_testing.voices import ESPEAK, speak_all
 
 SCENARIO = """
@@ -29,7 +29,7 @@ expect = { answer = ["okay"] }
 async def test_a_simulated_call(server, tmp_path):
     path = tmp_path / "call.toml"
     path.write_text(SCENARIO)
-    scenario = load_scenario(path)
+    scenario = read_file(path)[0]
     done = []
     (log,) = await run_calls(
         server.endpoints.grpc,

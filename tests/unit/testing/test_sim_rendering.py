@@ -7,7 +7,7 @@ from simulate.cli import world_of
 from parley_client.audio.files import read_speech
 from parley_testing.rendering import Studio, cut_point, lines, put_between
 from parley_testing.scenario import Caller, Pause, ScenarioError, parse_sentence
-from parley_testing.scenario_file import load_scenario
+from parley_testing.scenario_file import read_file
 from parley_testing.sounds import LOOPS, SOUNDS, loudness, make
 from parley_testing.voices import ESPEAK, RATE, Marks, Spoken, speak_all
 
@@ -97,7 +97,7 @@ def studio(tmp_path_factory):
         cuts = [[99000, 400]]
         """
     )
-    scenario = load_scenario(path)
+    scenario = read_file(path)[0]
     return Studio(speak_all(lines([scenario]), ESPEAK)), scenario
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_voice_is_refused(tmp_path):
     path = tmp_path / "call.toml"
     path.write_text('title = "A call"\n[[exchange]]\nsay = "hello"\nvoice = "missing"\n')
     with pytest.raises(ScenarioError, match="no voice 'missing'"):
-        speak_all(lines([load_scenario(path)]), ESPEAK)
+        speak_all(lines([read_file(path)[0]]), ESPEAK)
 
 
 def test_sounds_are_always_the_same_and_long_enough():

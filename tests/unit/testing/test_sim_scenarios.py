@@ -17,7 +17,7 @@ from parley_testing.scenario import (
     parse_cue,
     parse_sentence,
 )
-from parley_testing.scenario_file import load_scenario, load_scenarios, parse_call
+from parley_testing.scenario_file import load_scenarios, parse_call, read_file
 from parley_testing.sounds import SOUNDS
 from parley_testing.voices import KOKORO
 
@@ -95,7 +95,7 @@ HEAD = 'title = "A call"\n'
 def load(folder: Path, text: str):
     path = folder / "call.toml"
     path.write_text(text)
-    return load_scenario(path)
+    return read_file(path)[0]
 
 
 def test_scenario_with_all_fields_is_read(tmp_path):
@@ -257,7 +257,7 @@ def test_scenarios_whose_recordings_have_not_been_brought_are_left_out(tmp_path,
 
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(ScenarioError, match="No such file"):
-        load_scenario(tmp_path / "lost.toml")
+        read_file(tmp_path / "lost.toml")[0]
     with pytest.raises(ScenarioError, match="no scenarios in"):
         load_scenarios([tmp_path])
 
