@@ -7,6 +7,10 @@ import asyncio
 import importlib.util
 import logging
 import os
+import ssl
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +20,14 @@ from rich.console import Console
 from parley.runtime.drain import MAX_DEADLINE_S
 from parley_client.cli.advice import advice_on_waiting
 from parley_client.cli.arguments import address, within
-from parley_client.cli.commands import gateway_health, gateway_keys
+from parley_client.cli.commands import gateway_keys
 from parley_client.cli.output import discard_output, print_warning
 from parley_client.errors import OutputClosedError, UsageError
 
 if TYPE_CHECKING:
     from parley_gateway.serving import Running
     from parley_gateway.settings import Settings
+    from parley_gateway.settings_sections import ListenSettings
 
 EXAMPLES = """\
   parley gateway                                  a page and every protocol at http://127.0.0.1:8080/
@@ -32,6 +37,8 @@ EXAMPLES = """\
   PARLEY_GATEWAY_SECURITY_KEYS_FILE=keys.toml parley gateway
                                                   only for those who have a key"""
 HELP = "let browsers, OpenAI clients and others in, by their own protocols"
+_HEALTH_S = 4.0
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen there
 _NEEDS = (
     "parley gateway needs the packages of the extra “gateway”; install them in the checkout with: "
     "pip install ./clients/parley-client '.[gateway]'"
@@ -86,7 +93,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.action == "keys":
         return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
     if args.action == "health":
-        return gateway_health.run(_settings(args).listen)
+        return _ask_health(_settings(args).listen)
     from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
     from parley_gateway.serving import serve  # noqa: PLC0415
 
@@ -175,3 +182,34 @@ def _servers(text: str) -> list[str]:
     for part in parts:
         address(part.removeprefix("dns://"))
     return parts
+
+
+def _ask_health(listen: ListenSettings) -> int:
+    """Ask ``/readyz`` of the gateway on this machine; 0: it takes calls, 1: it does not, and says why.
+
+    Raises:
+        UsageError: the settings leave the port to the system.
+    """
+    port = listen.port if listen.health_port is None else listen.health_port
+    if port == 0:
+        raise UsageError("listen.health_port is 0, any free port: name one")
+    host = _LOOPBACK.get(listen.host, listen.host)
+    scheme = "https" if listen.certificate else "http"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/readyz"
+    try:
+        with urllib.request.urlopen(url, timeout=_HEALTH_S, context=_context()):  # noqa: S310 - its scheme is ours
+            return 0
+    except urllib.error.HTTPError as error:
+        print(error.read().decode(errors="replace"), file=sys.stderr)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        print(f"error: no gateway answers at {url} ({reason}); start one: parley gateway", file=sys.stderr)
+    return 1
+
+
+def _context() -> ssl.SSLContext:
+    """The certificate is of the name that clients use, and this is the same machine."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
