@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -114,35 +114,8 @@ _INPUTS = ("audio_signal", "length")
 _OUTPUTS = ("outputs", "encoded_lengths")
 
 
-class StreamingEncoder(Protocol):
-    """One look-ahead of a streaming encoder."""
-
-    chunk: int
-    """New feature frames that go in at once."""
-    initial: Rows
-    """The caches before the first chunk: one row of each, without the axis of the streams."""
-
-    def encode(
-        self, features: NDArray[np.float32], caches: Rows, prompts: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
-        """Encode the next chunk of several streams.
-
-        Args:
-            features: f32 ``[B, bands, 9 + chunk]``, the past first.
-            caches: a row of each cache for every stream.
-            prompts: i64 ``[B]``, indices of language prompts; a model without prompts does not look at them.
-
-        Returns:
-            f32 ``[B, D, T]``, i64 ``[B]`` how many of the ``T`` frames are real, and the next caches.
-
-        Raises:
-            InferenceError: the network failed.
-        """
-        ...
-
-
 class CacheAwareEncoder:
-    """:class:`StreamingEncoder` on ONNX Runtime."""
+    """One look-ahead of a streaming encoder, on ONNX Runtime."""
 
     def __init__(
         self, session: Any, *, lookahead: int, channel: tuple[int, ...], time: tuple[int, ...]
@@ -164,12 +137,14 @@ class CacheAwareEncoder:
         """
         self._session = session
         self.chunk = SUBSAMPLING * (lookahead + 1)
+        """New feature frames that go in at once."""
         shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         caches = _FORMS[KEYS in shapes]
         if missing := [name for name in caches if name not in shapes]:
             raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
         known: Rows = {TIME: np.zeros(time, np.float32), LENGTH: np.zeros((), np.int64)}
         self.initial: Rows = {name: known.get(name, np.zeros(channel, np.float32)) for name in caches}
+        """The caches before the first chunk: one row of each, without the axis of the streams."""
         self._outputs = [*_OUTPUTS, *map(_next, caches)]
         self._bands = int(shapes["audio_signal"][1])
         self.is_prompted = PROMPT in shapes
@@ -191,7 +166,19 @@ class CacheAwareEncoder:
     def encode(
         self, features: NDArray[np.float32], caches: Rows, prompts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
-        """See :meth:`StreamingEncoder.encode`."""
+        """Encode the next chunk of several streams.
+
+        Args:
+            features: f32 ``[B, bands, 9 + chunk]``, the past first.
+            caches: a row of each cache for every stream.
+            prompts: i64 ``[B]``, indices of language prompts; a model without prompts does not look at them.
+
+        Returns:
+            f32 ``[B, D, T]``, i64 ``[B]`` how many of the ``T`` frames are real, and the next caches.
+
+        Raises:
+            InferenceError: the network failed.
+        """
         rows, _, frames = features.shape
         feed = {"audio_signal": features, "length": np.full(rows, frames, np.int64)} | {
             name: caches[name] for name in self.initial

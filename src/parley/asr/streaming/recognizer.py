@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from parley.asr.decoding.batch import RowDecoder
 from parley.asr.features import SILENCE, BatchedLogMel, LogMel
 from parley.asr.service import milliseconds
-from parley.asr.streaming.encoder import HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
+from parley.asr.streaming.encoder import HISTORY, CacheAwareEncoder, Rows, SlotArrays, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError
 from parley.runtime.batching import RowsNotFiniteError
@@ -77,7 +77,7 @@ class StreamingRecognizer:
 
     def __init__(
         self,
-        encoders: Mapping[int, StreamingEncoder],
+        encoders: Mapping[int, CacheAwareEncoder],
         decoder: RowDecoder,
         mel: LogMel,
         *,
