@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from parley.calls.folder import CallFolder, CallInfo
+from parley.calls.folder import CallInfo
+from parley.calls.store import open_calls
 from parley.calls.transcripts import TranscriptLine, printable, read_transcript
 from parley_client.agent_registration import to_toml
 from parley_client.errors import ClientError
@@ -45,10 +46,10 @@ def write_scenario(entry: str, calls: Path) -> str:
     try:
         if (folder / "events.jsonl").is_file():
             raw = (folder / "call.json").read_bytes()
-            info = msgspec.json.decode(raw, type=CallInfo)
+            info, lines = msgspec.json.decode(raw, type=CallInfo), read_transcript(folder)
         else:
-            info, folder = CallFolder(calls).find(entry)
-        lines = read_transcript(folder)
+            with open_calls(calls).open(entry) as (info, files):
+                lines = read_transcript(files)
     except (OSError, msgspec.MsgspecError) as error:
         raise ScenarioError(f"{folder}: the call cannot be read: {error}") from error
     turns = _turns(lines)

@@ -150,6 +150,9 @@ RECORDINGS = _counter(
     ("outcome",),
     tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
 )
+SPOOL = _gauge(
+    "calls_spool_bytes", "Bytes of recorded calls that are not in the object store yet; 0 without one"
+)
 WEBHOOKS = _counter(
     "voice_agent_webhooks",
     "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "
@@ -160,7 +163,7 @@ WEBHOOKS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, WEBHOOKS),
+    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, SPOOL, WEBHOOKS),
     *(
         ACTIVE,
         LIMIT,
@@ -255,6 +258,10 @@ class AgentMetrics:
     def on_recording(self, incomplete: str) -> None:
         """The recording of a call is over; empty: it is complete. May be called by any thread."""
         self._metrics.count(RECORDINGS, outcome=incomplete or "complete")
+
+    def set_spool(self, size: int) -> None:
+        """Set the bytes of recordings that wait for the object store."""
+        self._metrics.set(SPOOL, size, model_instance=self._instance)
 
     def on_webhook(self, outcome: Delivery) -> None:
         """An event of a call was posted to a webhook, or not."""

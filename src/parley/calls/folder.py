@@ -10,17 +10,22 @@ import re
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from parley.checkpoint import DecidedState, SessionState
 from parley.errors import CallNotFoundError
 from parley.protocol import Transfer
+
+if TYPE_CHECKING:
+    from parley.calls.store import CallStore
 
 DEFAULT_FOLDER = "calls"
 """Beside the model repository."""
@@ -33,6 +38,8 @@ _LAST_PART = 9999
 """Of four digits, as in :data:`_ENTRY`: an entry that it does not match would never be deleted."""
 LEAST_FREE = 512 * 1024 * 1024
 """Bytes that recordings leave free on their disk."""
+MAX_SPOOL = 16 * 1024 * 1024 * 1024
+"""Bytes that wait for an object store; beyond them recordings end, and none begins."""
 _BUSY_S = 5.0
 _SCHEMA = """CREATE TABLE IF NOT EXISTS calls (
 id TEXT PRIMARY KEY, agent TEXT NOT NULL, started TEXT NOT NULL, delete_at TEXT NOT NULL, info BLOB NOT NULL
@@ -92,8 +99,11 @@ class CallFolder:
     of the folder can read it and its files.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: CallStore | None = None) -> None:
         self.path = path
+        self.store = store
+        self.spool_bytes = 0
+        """With a store: of all files here, when :meth:`upload_finished` was called last."""
         self._key = secrets.token_bytes(32)
 
     def seal(self, call: str, agent: str) -> str:
@@ -111,7 +121,7 @@ class CallFolder:
         """Make the folder of a call, and add it to the list."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.has_room():
-            raise OSError(errno.ENOSPC, "less than 512 MiB are free", str(self.path))
+            raise OSError(errno.ENOSPC, "there is no room for recordings", str(self.path))
         (self.path / _LIST).touch(0o600)
         for part in range(info.part, _LAST_PART + 1):
             name = info.call if part == 1 else f"{info.call}.{part}"
@@ -150,10 +160,20 @@ class CallFolder:
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        if _ENTRY.fullmatch(entry) and (self.path / entry).is_dir():
-            for info in self._query("SELECT info FROM calls WHERE id = ?", entry):
-                return info, self.path / entry
-        raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
+        info, folder = self._info(entry), self.path / entry
+        if not folder.is_dir():
+            raise CallNotFoundError(f"the files of the call {entry} are not in {self.path}")
+        return info, folder
+
+    @contextmanager
+    def open(self, entry: str) -> Iterator[tuple[CallInfo, Path]]:
+        """As :meth:`find`, with a copy of the files if they are in the store."""
+        if self.store is None or (self.path / self._info(entry).id).is_dir():
+            yield self.find(entry)
+            return
+        with TemporaryDirectory() as copies:
+            self.store.download(entry, Path(copies))
+            yield self._info(entry), Path(copies)
 
     def delete(self, entry: str) -> None:
         """Delete an entry, first its files and then its line in the list.
@@ -161,7 +181,7 @@ class CallFolder:
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        self._remove(self.find(entry)[0])
+        self._remove(self._info(entry))
 
     def delete_due(self, now: datetime) -> int:
         """Delete the calls whose time is over; returns how many they were."""
@@ -175,12 +195,45 @@ class CallFolder:
         return count
 
     def has_room(self) -> bool:
-        """Whether recordings leave :data:`LEAST_FREE` on their disk."""
-        return shutil.disk_usage(self.path).free >= LEAST_FREE
+        """Whether recordings leave :data:`LEAST_FREE` on their disk, and those for a store have room."""
+        return shutil.disk_usage(self.path).free >= LEAST_FREE and self.spool_bytes <= MAX_SPOOL
+
+    def upload_finished(self) -> None:
+        """Move the files of finished calls into the store. What is left because it failed is moved later.
+
+        Raises:
+            OSError: the store failed.
+        """
+        if self.store is None:
+            return
+        self._measure()
+        for folder in sorted(path.parent for path in self.path.glob(f"*/{INFO}")):
+            self.store.upload(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # another server may have moved it as well
+            try:
+                self._info(folder.name)
+            except CallNotFoundError:  # it was deleted meanwhile
+                self.store.delete(folder.name)
+        self._measure()
+
+    def _measure(self) -> None:
+        size = 0
+        for path in self.path.glob("*/*"):
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+        self.spool_bytes = size
+
+    def _info(self, entry: str) -> CallInfo:
+        if _ENTRY.fullmatch(entry):
+            for info in self._query("SELECT info FROM calls WHERE id = ?", entry):
+                return info
+        raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
 
     def _remove(self, info: CallInfo) -> None:
         if (folder := self.path / info.id).exists():
             shutil.rmtree(folder)
+        if self.store is not None:
+            self.store.delete(info.id)
         self._query("DELETE FROM calls WHERE id = ?", info.id)
 
     def _list(self, info: CallInfo) -> None:

@@ -30,6 +30,8 @@ MAX_WAITING = 64 * 1024 * 1024
 MAX_EVENTS = 64 * 1024 * 1024
 """Bytes of one call's events."""
 _DELETE_EVERY_S = 3600.0
+_RETRY_S, _RETRY_AT_MOST_S = 1.0, 60.0
+"""Between attempts to upload; a recording that ends begins the next one at once."""
 _TOOLS = frozenset({"tool_request", "tool_run", "tool_progress", "tool_response"})
 _IN_USERS_AUDIO = ("at_ms", "detected_at_ms", "start_ms", "end_ms")
 """Fields with a position in the audio that the user has sent."""
@@ -39,6 +41,8 @@ _log = logging.getLogger(__name__)
 class CallWriter:
     """Owns its threads. The folder is made with the first recording; calls that are due are deleted.
 
+    Finished calls are moved to the store of the folder, if it has one.
+
     Args:
         folder: of the calls.
         on_written: called in the thread with the outcome of each recording: empty, or why it is incomplete.
@@ -46,14 +50,15 @@ class CallWriter:
 
     def __init__(self, folder: CallFolder, on_written: Callable[[str], None]) -> None:
         self.folder = folder
-        self.on_written = on_written
+        self._on_written = on_written
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._put, self._done = 0, 0  # bytes; each is changed by one thread only
-        self._closing = threading.Event()
+        self._is_closing = False
+        self._wake = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name="recordings of calls", daemon=True),
-            # Apart: a folder of a long call is not deleted at once, and recordings do not wait for it.
-            threading.Thread(target=self._delete_due, name="retention of calls", daemon=True),
+            # Apart: deleting and uploading take their time, and recordings do not wait for that.
+            threading.Thread(target=self._keep_up, name="upkeep of calls", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -69,7 +74,8 @@ class CallWriter:
     def close(self, limit_s: float) -> bool:
         """Write what waits, and end the threads; returns whether that was done in time."""
         end = time.monotonic() + limit_s
-        self._closing.set()
+        self._is_closing = True
+        self._wake.set()
         self._jobs.put(None)
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -82,14 +88,29 @@ class CallWriter:
             job[1]()
             self._done += job[0]
 
-    def _delete_due(self) -> None:
+    def written(self, outcome: str) -> None:
+        """A recording is over."""
+        self._on_written(outcome)
+        self._wake.set()
+
+    def _keep_up(self) -> None:
+        wait_s = _RETRY_S
         while True:
+            self._wake.clear()
             try:
                 if count := self.folder.delete_due(datetime.now(UTC)):
                     _log.info("%d recorded calls were deleted: their time was over", count)
             except (OSError, sqlite3.Error):
                 _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
-            if self._closing.wait(_DELETE_EVERY_S):
+            try:
+                self.folder.upload_finished()
+                failed, wait_s = False, _RETRY_S
+            except (OSError, sqlite3.Error) as error:
+                _log.error("recorded calls wait: %s", error)
+                failed, wait_s = True, min(2 * wait_s, _RETRY_AT_MOST_S)
+            if not self._is_closing:
+                self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
+            if self._is_closing:
                 return
 
 
@@ -186,7 +207,7 @@ class CallRecord:
         if full:
             self._incomplete = self._incomplete or "late"
         self._guard(self._end, info, now)
-        self._writer.on_written(self._incomplete)
+        self._writer.written(self._incomplete)
 
     def _end(self, info: CallInfo, now: float) -> None:
         self._write(self._mixer.finish(now))
@@ -214,7 +235,7 @@ class CallRecord:
             if self._audio is not None:
                 self._audio.writeframes(piece)  # the header is right again
             if self._events is not None and not self._writer.folder.has_room():
-                _log.error("recordings end: %s is nearly full", self._writer.folder.path)
+                _log.error("recordings end: %s has no room", self._writer.folder.path)
                 self._give_up("disk")
         for at_ms, response_id, text in self._mixer.words():
             self._write_line(at_ms, "event", {"type": "words", "response_id": response_id, "text": text})

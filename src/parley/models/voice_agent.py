@@ -153,7 +153,7 @@ class AgentService:
             agent_metrics,
             embedder=make_embedder(parameters, config, loaded),
         )
-        calls = CallFolder(parameters.repository.parent / config.calls)
+        calls = _open_calls(parameters.repository.parent / config.calls, config.calls_store)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
         self._host = Host(engines, config, self._release, agent_metrics)
@@ -163,6 +163,7 @@ class AgentService:
         if parameters.text("oldest_triton", ""):
             self._host.refuse(ModelUnavailableError("the version of the server is not known yet"))
         recorder.collect_with(self._host.record_sessions)
+        recorder.collect_with(lambda: agent_metrics.set_spool(calls.spool_bytes))
         recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
         recorder.collect_with(partial(_record_storage, recorder))
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
@@ -332,6 +333,14 @@ def _report_absent(config: AgentConfig) -> None:
                 _log.error("sessions are refused, because %s cannot be used: %s", model, reason)
             else:
                 _log.warning("without %s: %s", model, reason)
+
+
+def _open_calls(folder: Path, store: str) -> CallFolder:
+    if not store:
+        return CallFolder(folder)
+    from parley.calls.store import CallStore  # noqa: PLC0415 - imports a client that few servers need
+
+    return CallFolder(folder, CallStore(store))
 
 
 async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:

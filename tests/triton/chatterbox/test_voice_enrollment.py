@@ -137,7 +137,7 @@ async def test_unusable_recording_gets_its_error_code(voices, recording, fields,
 
 
 async def test_voices_in_an_object_store(weights, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tests/torch/tts/voices")
+    monkeypatch.syspath_prepend(ROOT / "tests/unit")
     from fake_s3 import BUCKET, serving
 
     with serving() as s3:

@@ -12,7 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from parley.calls.folder import DEFAULT_FOLDER, CallFolder, CallInfo
+from parley.calls.folder import DEFAULT_FOLDER, CallInfo
+from parley.calls.store import open_calls
 from parley.calls.transcripts import printable, read_transcript
 from parley_client.cli.arguments import count
 from parley_client.cli.output import plain_table
@@ -61,15 +62,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
         CallNotFoundError: there is no such call.
         UsageError: the folder cannot be used.
     """
-    folder = CallFolder(args.folder)
+    folder = open_calls(args.folder)
     try:
         match args.action:
             case "list":
                 _list(folder.list(args.agent, args.limit), console, as_json=args.json)
             case "show":
-                _show(*folder.find(args.id), console)
+                with folder.open(args.id) as (info, files):
+                    _show(info, files, console)
             case "export":
-                shutil.copytree(folder.find(args.id)[1], args.out)
+                with folder.open(args.id) as (_, files):
+                    shutil.copytree(files, args.out)
                 console.print(f"Written: {args.out}", markup=False, highlight=False)
             case _:
                 for entry in args.id:

@@ -1,4 +1,4 @@
-"""An object store on this machine: the part of S3's protocol that voices need."""
+"""An object store on this machine: the part of S3's protocol that voices and calls need."""
 
 import threading
 from contextlib import contextmanager

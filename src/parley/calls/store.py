@@ -1,0 +1,90 @@
+"""Recordings of calls in a bucket of an S3-compatible object store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from parley.calls.folder import INFO, CallFolder
+from parley.errors import ModelLoadingError
+
+STORE_VARIABLE = "PARLEY_VOICE_AGENT_CALLS_STORE"
+_ADDRESS = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?")
+_TIMEOUT = timedelta(seconds=30)
+_CONNECT = timedelta(seconds=5)
+_RETRIES = 3
+
+
+class CallStore:
+    """Files of calls below ``s3://BUCKET/PREFIX``, a folder for each call. All methods wait for the network.
+
+    Credentials, region, and the address of a store that is not Amazon's come from ``AWS_`` variables.
+
+    Raises:
+        ModelLoadingError: the address is none, or the package obstore is missing.
+    """
+
+    def __init__(self, url: str) -> None:
+        if (address := _ADDRESS.fullmatch(url)) is None:
+            raise ModelLoadingError(f"{url!r} is not the address of a bucket: s3://BUCKET/PREFIX")
+        try:
+            import obstore  # noqa: PLC0415 - few servers need it
+            from obstore.exceptions import BaseError  # noqa: PLC0415
+            from obstore.store import S3Store  # noqa: PLC0415
+        except ImportError as error:
+            raise ModelLoadingError("calls_store needs the package obstore: pip install '.[s3]'") from error
+        self._url = url
+        self._obstore = obstore
+        self._failure = BaseError
+        plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        self._store = S3Store(
+            address[1],
+            prefix=(address[2] or "").strip("/") or None,
+            client_options={"timeout": _TIMEOUT, "connect_timeout": _CONNECT, "allow_http": plain},
+            disable_bulk_delete=True,  # not every compatible store supports it
+            retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},
+        )
+
+    def upload(self, folder: Path) -> None:
+        """Store the files of a call; the one that says that it is complete comes last.
+
+        Raises:
+            OSError: the store failed, as from the other methods.
+        """
+        with self._errors():
+            for path in sorted(folder.iterdir(), key=lambda path: path.name == INFO):
+                self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
+
+    def download(self, entry: str, folder: Path) -> None:
+        """Write the files of a call into a folder."""
+        with self._errors():
+            for name in self._names(entry):
+                with (folder / Path(name).name).open("wb") as file:
+                    for piece in self._obstore.get(self._store, name):
+                        file.write(piece)
+
+    def delete(self, entry: str) -> None:
+        """Delete the files of a call, if there are some."""
+        with self._errors():
+            for name in self._names(entry):
+                self._obstore.delete(self._store, name)
+
+    def _names(self, entry: str) -> list[str]:
+        return [one["path"] for one in self._obstore.list(self._store, prefix=f"{entry}/").collect()]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failure as error:
+            raise OSError(f"{self._url}: {str(error).partition(chr(10))[0]}") from error
+
+
+def open_calls(folder: Path) -> CallFolder:
+    """The calls of a folder, and of the store that the variable of the server's setting names."""
+    url = os.environ.get(STORE_VARIABLE)
+    return CallFolder(folder, CallStore(url) if url else None)

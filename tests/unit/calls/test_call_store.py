@@ -1,0 +1,136 @@
+"""Recordings that move to an object store, against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from call_infos import NOW, info
+from fake_s3 import BUCKET, serving
+
+from parley.calls import folder as folders
+from parley.calls import writing
+from parley.calls.folder import CallFolder
+from parley.calls.settings import RecordSettings
+from parley.calls.store import CallStore
+from parley.calls.writing import CallRecord, CallWriter
+from parley.errors import CallNotFoundError, ModelLoadingError
+
+URL = f"s3://{BUCKET}/calls"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "eu-central-1")
+    with serving() as made:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access_key)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.endpoint)
+        yield made
+
+
+@pytest.fixture
+def folder(server, tmp_path):
+    return CallFolder(tmp_path / "calls", CallStore(URL))
+
+
+def ended(folder: CallFolder, **fields) -> str:
+    """A call that is over; its id."""
+    begun = folder.begin(info(**fields))
+    (folder.path / begun.id / "events.jsonl").write_text('{"at_ms": 1, "event": {"type": "error"}}\n')
+    folder.finish(begun)
+    return begun.id
+
+
+def keys(entry: str) -> list[str]:
+    return [f"calls/{entry}/{name}" for name in ("call.json", "events.jsonl")]
+
+
+def test_finished_call_moves_and_can_be_read_and_deleted_there(folder, server):
+    entry = ended(folder)
+    folder.upload_finished()
+    assert sorted(server.objects) == keys(entry)
+    assert not (folder.path / entry).exists()
+    assert folder.spool_bytes == 0
+    with folder.open(entry) as (found, files):
+        assert found.id == entry
+        assert sorted(path.name for path in files.iterdir()) == ["call.json", "events.jsonl"]
+    folder.delete(entry)
+    assert not server.objects
+    with pytest.raises(CallNotFoundError), folder.open(entry):
+        pass
+
+
+def test_call_that_goes_on_stays(folder, server):
+    begun = folder.begin(info())
+    folder.upload_finished()
+    assert not server.objects
+    assert (folder.path / begun.id).is_dir()
+
+
+def test_due_call_is_deleted_in_the_store(folder, server):
+    ended(folder, days=1)
+    folder.upload_finished()
+    assert folder.delete_due(NOW + timedelta(days=2)) == 1
+    assert not server.objects
+    assert folder.list() == []
+
+
+def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
+    entry = ended(folder, days=1)
+    folder.upload_finished()
+    server.access_key = "another"
+    assert folder.delete_due(NOW + timedelta(days=2)) == 0
+    assert [one.id for one in folder.list()] == [entry]
+
+
+def test_folder_keeps_what_the_store_does_not_take_and_another_server_goes_on(folder, server):
+    entry = ended(folder)
+    server.access_key, right = "another", server.access_key
+    with pytest.raises(OSError, match=URL):
+        folder.upload_finished()
+    assert (folder.path / entry / "call.json").exists()
+    assert folder.spool_bytes > 0
+    server.access_key = right
+    CallFolder(folder.path, CallStore(URL)).upload_finished()
+    assert sorted(server.objects) == keys(entry)
+
+
+def test_full_spool_takes_no_recording(folder, server, monkeypatch):
+    ended(folder)
+    server.access_key = "another"
+    with pytest.raises(OSError, match=URL):
+        folder.upload_finished()
+    monkeypatch.setattr(folders, "MAX_SPOOL", 1)
+    with pytest.raises(OSError, match="no room"):
+        folder.begin(info())
+
+
+def test_writer_moves_a_call_when_it_has_ended_and_tries_again(folder, server, monkeypatch):
+    monkeypatch.setattr(writing, "_RETRY_S", 0.01)
+    server.access_key, right = "another", server.access_key
+    outcomes: list[str] = []
+    writer = CallWriter(folder, outcomes.append)
+    upload = CallFolder.upload_finished
+
+    def repair(calls: CallFolder) -> None:
+        """The second attempt succeeds."""
+        try:
+            upload(calls)
+        finally:
+            server.access_key = right if calls.spool_bytes else server.access_key
+
+    monkeypatch.setattr(CallFolder, "upload_finished", repair)
+    call = info(at=datetime.now(UTC))
+    CallRecord(writer, call, RecordSettings(), 0.0).finish(call, 1.0)
+    while f"calls/{call.call}/call.json" not in server.objects or (folder.path / call.call).exists():
+        writer._wake.wait(0.01)
+    assert writer.close(30.0)
+    assert outcomes == [""]
+    assert f"calls/{call.call}/audio.wav" in server.objects
+
+
+@pytest.mark.parametrize("url", ["bucket", "http://host/bucket", "s3://", "s3://UPPER/x", "s3://bucket/a b"])
+def test_address_that_is_none_is_refused(url):
+    with pytest.raises(ModelLoadingError, match="BUCKET/PREFIX"):
+        CallStore(url)
