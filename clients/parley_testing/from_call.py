@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from parley.calls.folder import CallInfo
-from parley.calls.store import open_calls
+from parley.calls.folder import CallInfo, open_calls
 from parley.calls.transcripts import TranscriptLine, printable, read_transcript
 from parley_client.agent_registration import to_toml
 from parley_client.errors import ClientError
@@ -42,19 +42,16 @@ def write_scenario(entry: str, calls: Path) -> str:
         CallNotFoundError: there is no such call.
         ScenarioError: the caller said nothing, or the files cannot be read.
     """
-    folder = Path(entry)
+    own = Path(entry)
     try:
-        if (folder / "events.jsonl").is_file():
-            raw = (folder / "call.json").read_bytes()
-            info, lines = msgspec.json.decode(raw, type=CallInfo), read_transcript(folder)
-        else:
-            with open_calls(calls).open(entry) as (info, files):
-                lines = read_transcript(files)
+        with nullcontext((None, own)) if own.is_dir() else open_calls(calls).open(entry) as (listed, folder):
+            info = listed or msgspec.json.decode((folder / "call.json").read_bytes(), type=CallInfo)
+            lines = read_transcript(folder)
     except (OSError, msgspec.MsgspecError) as error:
-        raise ScenarioError(f"{folder}: the call cannot be read: {error}") from error
+        raise ScenarioError(f"{entry}: the call cannot be read: {error}") from error
     turns = _turns(lines)
     if not turns:
-        raise ScenarioError(f"{folder}: the caller said nothing")
+        raise ScenarioError(f"{entry}: the caller said nothing")
     head: dict[str, Any] = {"title": f"Call of {info.started[:16].replace('T', ' ')}", "tags": ["recorded"]}
     if info.reason in _BY_AGENT:
         head["expect"] = {"ended_by": "agent"}

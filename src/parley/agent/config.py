@@ -181,8 +181,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Folder of the calls that are recorded, of agents with ``record``. A relative path begins beside the
     model repository."""
     calls_store: str = ""
-    """``s3://BUCKET/PREFIX``, where a call's files are moved when it has ended; ``calls`` keeps the list.
-    Empty: the files stay. Credentials, region and ``AWS_ENDPOINT_URL`` come from the environment."""
+    """``s3://BUCKET/PREFIX`` for the files of ended calls; ``AWS_`` variables have the rest. Empty: none."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

@@ -150,9 +150,7 @@ RECORDINGS = _counter(
     ("outcome",),
     tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
 )
-SPOOL = _gauge(
-    "calls_spool_bytes", "Bytes of recorded calls that are not in the object store yet; 0 without one"
-)
+SPOOL = _gauge("calls_spool_bytes", "Bytes of recordings that wait for the object store")
 WEBHOOKS = _counter(
     "voice_agent_webhooks",
     "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "

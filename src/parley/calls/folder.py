@@ -16,16 +16,13 @@ from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from parley.calls.store import CallStore
 from parley.checkpoint import DecidedState, SessionState
 from parley.errors import CallNotFoundError
 from parley.protocol import Transfer
-
-if TYPE_CHECKING:
-    from parley.calls.store import CallStore
 
 DEFAULT_FOLDER = "calls"
 """Beside the model repository."""
@@ -250,6 +247,12 @@ class CallFolder:
             (self._key,) = connection.execute("SELECT key FROM keys").fetchone()
             rows = connection.execute(query, values).fetchall()
         return [msgspec.json.decode(row[0], type=CallInfo) for row in rows]
+
+
+def open_calls(folder: Path) -> CallFolder:
+    """The calls of a folder, and of the store that the variable of the server's setting names."""
+    url = os.environ.get("PARLEY_VOICE_AGENT_CALLS_STORE")
+    return CallFolder(folder, CallStore(url) if url else None)
 
 
 def open_private(path: Path) -> BufferedWriter:

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from parley.calls.folder import INFO, CallFolder
 from parley.errors import ModelLoadingError
 
-STORE_VARIABLE = "PARLEY_VOICE_AGENT_CALLS_STORE"
 _ADDRESS = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?")
 _TIMEOUT = timedelta(seconds=30)
 _CONNECT = timedelta(seconds=5)
@@ -50,13 +48,13 @@ class CallStore:
         )
 
     def upload(self, folder: Path) -> None:
-        """Store the files of a call; the one that says that it is complete comes last.
+        """Store the files of a call.
 
         Raises:
             OSError: the store failed, as from the other methods.
         """
         with self._errors():
-            for path in sorted(folder.iterdir(), key=lambda path: path.name == INFO):
+            for path in folder.iterdir():
                 self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
 
     def download(self, entry: str, folder: Path) -> None:
@@ -82,9 +80,3 @@ class CallStore:
             yield
         except self._failure as error:
             raise OSError(f"{self._url}: {str(error).partition(chr(10))[0]}") from error
-
-
-def open_calls(folder: Path) -> CallFolder:
-    """The calls of a folder, and of the store that the variable of the server's setting names."""
-    url = os.environ.get(STORE_VARIABLE)
-    return CallFolder(folder, CallStore(url) if url else None)

@@ -24,6 +24,7 @@ from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import CallFolder
+from parley.calls.store import CallStore
 from parley.calls.writing import CallWriter
 from parley.engines.base import ChatModel, Closable, Embedder, Recognizer, Synthesizer
 from parley.engines.chat_fallback import NamedChat, join_chats
@@ -153,7 +154,8 @@ class AgentService:
             agent_metrics,
             embedder=make_embedder(parameters, config, loaded),
         )
-        calls = _open_calls(parameters.repository.parent / config.calls, config.calls_store)
+        store = CallStore(config.calls_store) if config.calls_store else None
+        calls = CallFolder(parameters.repository.parent / config.calls, store)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
         self._host = Host(engines, config, self._release, agent_metrics)
@@ -333,14 +335,6 @@ def _report_absent(config: AgentConfig) -> None:
                 _log.error("sessions are refused, because %s cannot be used: %s", model, reason)
             else:
                 _log.warning("without %s: %s", model, reason)
-
-
-def _open_calls(folder: Path, store: str) -> CallFolder:
-    if not store:
-        return CallFolder(folder)
-    from parley.calls.store import CallStore  # noqa: PLC0415 - imports a client that few servers need
-
-    return CallFolder(folder, CallStore(store))
 
 
 async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:

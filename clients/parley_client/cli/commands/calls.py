@@ -12,8 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from parley.calls.folder import DEFAULT_FOLDER, CallInfo
-from parley.calls.store import open_calls
+from parley.calls.folder import DEFAULT_FOLDER, CallInfo, open_calls
 from parley.calls.transcripts import printable, read_transcript
 from parley_client.cli.arguments import count
 from parley_client.cli.output import plain_table
