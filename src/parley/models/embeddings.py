@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -91,15 +92,18 @@ class EmbeddingService:
             self.serve([self._folder.tokenize(text, "query")])
 
     def read(self, tensors: Mapping[str, Tensor]) -> QueuedRequest[TokenizedText]:
-        """The tokens of a request's text; raises an ``InvalidInputError``."""
+        """A request's text, which is tokenized where there is room; raises an ``InvalidInputError``."""
         text, message = tensors["TEXT"], _DEFAULTS
         if text.shape != (1, 1):
             raise InvalidInputError(f"TEXT has shape {list(text.shape)}; it must be [1, 1]")
         if "REQUEST" in tensors:
             message = decode_request(tensors["REQUEST"], _requests, _DEFAULTS)
         (content,) = text.reshape(-1)
-        tokens = self._folder.tokenize(bytes(content), message.kind)
-        return QueuedRequest(tokens, message.traceparent, is_urgent=message.kind == "query")
+        return QueuedRequest(
+            partial(self._folder.tokenize, bytes(content), message.kind),
+            message.traceparent,
+            is_urgent=message.kind == "query",
+        )
 
     def serve(self, texts: Sequence[TokenizedText]) -> Sequence[Tensors]:
         """Vectors and replies of texts that are run together; raises an ``InferenceError``."""

@@ -74,7 +74,7 @@ def read_request(tensors: Mapping[str, Tensor]) -> QueuedRequest[Tensors]:
     message = _DEFAULTS
     if "REQUEST" in tensors:
         message = decode_request(tensors["REQUEST"].reshape(-1)[:1], _requests, _DEFAULTS)
-    return QueuedRequest(tensors, message.traceparent)
+    return QueuedRequest(lambda: tensors, message.traceparent)
 
 
 def count_together(waiting: Sequence[Tensors], *, rows: int) -> int:

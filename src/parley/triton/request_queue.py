@@ -28,7 +28,8 @@ ItemT = TypeVar("ItemT")
 class QueuedRequest(Generic[ItemT]):
     """A request that was read."""
 
-    item: ItemT
+    make: Callable[[], ItemT]
+    """Does the costly rest of the reading, where there is room; raises a ``ParleyError`` as ``read`` does."""
     traceparent: str = ""
     """Span of the caller; empty: there is none."""
     is_urgent: bool = False
@@ -100,13 +101,14 @@ class RequestQueue(Generic[ItemT]):
     def _take(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         work = self._read(tensors)
         self._traces.follow(responder, self._operation, work.traceparent)
+        waiting = self._urgent if work.is_urgent else self._others
+        if len(waiting) >= self._max_waiting:  # only this thread adds: the room stays until it does
+            raise OverloadedError(f"{self._max_waiting} requests to {self._operation} wait already")
+        item = work.make()
         with self._changed:
             if self._closed:
                 raise ShuttingDownError("the model is being unloaded")
-            waiting = self._urgent if work.is_urgent else self._others
-            if len(waiting) >= self._max_waiting:
-                raise OverloadedError(f"{self._max_waiting} requests to {self._operation} wait already")
-            waiting.append((work.item, responder))
+            waiting.append((item, responder))
             self._changed.notify()
 
     def _run(self) -> None:

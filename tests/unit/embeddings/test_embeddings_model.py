@@ -124,6 +124,13 @@ def test_passages_that_wait_leave_room_for_queries(model, session):
     assert "EMBEDDING" in answer(query)
 
 
+def test_text_for_which_there_is_no_room_is_not_tokenized(model, session):
+    busy(model, session)
+    ask(model, *["the"] * MAX_WAITING)
+    (refused,) = ask(model, b"\xff")
+    assert answer(refused).startswith("overloaded: ")
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
