@@ -17,7 +17,7 @@ from parley.agent.turns import MAX_QUEUED
 from parley.agent.validation import check_prompt, check_start, speech_language
 from parley.agents.definition import AgentDefinition, ModelChoice
 from parley.agents.reader import AgentFile
-from parley.agents.registry import AgentModel, ServedAgent
+from parley.agents.registry import AgentModel, ServedAgent, close_parts
 from parley.calls.settings import Delivery
 from parley.checkpoint import QueuedText, Resume
 from parley.engines.base import Closable, Embedder, RemoteChat, Synthesizer
@@ -185,8 +185,7 @@ class AgentOpener:
             if webhooks := await asyncio.to_thread(self._open_webhooks, file):
                 owned.append(webhooks)
         except BaseException:
-            for part in owned:
-                await part.close()
+            await close_parts(file.name, owned)
             raise
         return ServedAgent(
             file, tools=tools, model=model, knowledge=knowledge, webhooks=webhooks, owned=tuple(owned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,11 +102,19 @@ class ServedAgent:
     async def close_when_unused(self) -> None:
         """Wait for the end of the last call, and close what the agent owns."""
         await self._unused.wait()
-        for part in self._owned:
-            try:
-                await best_effort(part.close(), _CLOSE_S, f"closing a part of the agent {self.file.name}")
-            except Exception:  # noqa: BLE001 - logged; the other parts matter too
-                _log.exception("a part of the agent %s could not be closed", self.file.name)
+        await close_parts(self.file.name, self._owned)
+
+
+async def close_parts(agent: str, parts: Iterable[Closable]) -> None:
+    """Close all that an agent owns; what fails, or takes longer than 5 s, is logged."""
+
+    async def close(part: Closable) -> None:
+        try:
+            await best_effort(part.close(), _CLOSE_S, f"closing a part of the agent {agent}")
+        except Exception:  # noqa: BLE001 - logged; the other parts matter too
+            _log.exception("a part of the agent %s could not be closed", agent)
+
+    await asyncio.gather(*map(close, parts))
 
 
 def agents_folder(repository: Path, named: str) -> Path:
@@ -224,7 +232,9 @@ class AgentRegistry:
         read = await asyncio.to_thread(read_folder, self._folder, known)
         for name, one in read.items():
             if name not in self._opening or self._opening[name][0] is not one:
-                await self._stop_opening(name)
+                if not await self._stop_opening(name):
+                    self._report(name, f"the agent {name} cannot be opened: its last opening does not end")
+                    continue
                 task = asyncio.create_task(self._take_file(name, one), name=f"opening of the agent {name}")
                 self._opening[name] = one, task
         if tasks := [task for _, task in self._opening.values()]:
@@ -238,11 +248,17 @@ class AgentRegistry:
                 self._retire(agent)
         self._taken = found
 
-    async def _stop_opening(self, name: str) -> None:
-        if name in self._opening:
-            _, task = self._opening.pop(name)
+    async def _stop_opening(self, name: str) -> bool:
+        """Whether no opening of this agent is under way any more: one that hangs stays the only one."""
+        if name not in self._opening:
+            return True
+        _, task = self._opening[name]
+        if not task.cancelling():  # a second time would cut off the closing of its parts
             task.cancel()
-            await asyncio.wait([task])
+        await asyncio.wait([task], timeout=_CLOSE_S)
+        if task.done():
+            self._opening.pop(name, None)
+        return task.done()
 
     async def _take_file(self, name: str, read: AgentFile | AgentFileError) -> None:
         try:

@@ -8,7 +8,6 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from parley.knowledge.chunks import CHUNKING, Chunk, split_document
 from parley.knowledge.documents import Document, KnowledgeError, find_documents, read_document
 from parley.knowledge.index import KnowledgeIndex
 from parley.knowledge.passages import Passage, content_words
+from parley.runtime.daemon_executor import DaemonExecutor
 from parley.timeouts import loop_time, with_timeout
 
 _LOOK_S = 2.0
@@ -43,8 +43,8 @@ _MOST_INDEXES = 128
 """Files of the cache; those that were not used for longest are removed."""
 _FOUND = 5
 ResultT = TypeVar("ResultT")
-_builders = ThreadPoolExecutor(2, thread_name_prefix="knowledge")
-"""For all agents: searches have other threads."""
+_builders = DaemonExecutor(2, thread_name_prefix="knowledge")
+"""For all agents: searches have other threads. A file that hangs does not hold up the end of the process."""
 _log = logging.getLogger(__name__)
 
 

@@ -15,6 +15,7 @@ from parley.errors import UnsupportedVoiceError
 from parley.protocol import Tool
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.tools.base import ToolOutcome
+from parley.tools.toolbox import Toolbox
 from parley.tts.voice_routing import find_route
 
 
@@ -274,6 +275,22 @@ async def test_remote_model_of_an_agent_is_closed_with_it(tmp_path):
     assert agent.model.names == (("openai_chat", "large"),)
     await agent.close_when_unused()
     assert agent.model.chat._client.is_closed
+
+
+async def test_parts_of_an_agent_that_cannot_be_opened_are_all_closed(tmp_path, monkeypatch, caplog):
+    closed = []
+
+    async def close(part):
+        closed.append(type(part).__name__)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(OpenAiChatModel, "close", close)
+    monkeypatch.setattr(Toolbox, "close", close)
+    text = f'knowledge = ["nothing.md"]\n[model]\nurl = "https://host/v1"\nmodel = "large"\n{TOOL}'
+    with pytest.raises(AgentFileError, match=r"no file matches 'nothing\.md'"):
+        await opener(tmp_path).open(define(tmp_path, text))
+    assert closed == ["OpenAiChatModel", "Toolbox"]
+    assert caplog.text.count("a part of the agent restaurant could not be closed") == 2
 
 
 async def test_documents_of_an_agent_are_searched_until_it_is_closed(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 import pytest
@@ -283,3 +284,38 @@ async def test_agent_that_is_still_opening_is_cancelled_at_the_end(folder, monke
     await folder.registry.open()
     await folder.registry.close()
     assert not folder.registry._opening
+
+
+async def test_opening_that_does_not_end_holds_up_neither_other_agents_nor_the_end(folder, monkeypatch):
+    monkeypatch.setattr(registry_module, "_OPEN_S", 0.01)
+    monkeypatch.setattr(registry_module, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(registry_module, "_RETRY_S", 0.02)
+    may_end = asyncio.Event()
+    open_agent, opened = folder.registry._open_agent, []
+
+    async def hang(file):
+        opened.append(file.definition.instructions)
+        if file.name == "a" and file.definition.instructions == "x":
+            while not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+            raise asyncio.CancelledError
+        return await open_agent(file)
+
+    folder.registry._open_agent = hang
+    folder.define("a")
+    await folder.registry.open()
+    folder.define("a", 'instructions = "new"')
+    folder.define("b")
+    await folder.until_served("b")
+    await folder.until(lambda: folder.registry.wrong_files)
+    other = AgentRegistry(folder.path, hang)
+    folder.define("a")
+    await other.open()
+    await other.close()
+    folder.define("a", 'instructions = "new"')
+    may_end.set()
+    await folder.until_served("a")
+    await folder.until_instructed("a", "new")
+    await folder.until(lambda: not folder.registry.wrong_files)
+    assert opened.count("new") == 1
