@@ -127,8 +127,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     knowledge: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=512)]], msgspec.Meta(max_length=32)
     ] = []
-    """Files that answers may draw on, such as ``docs/**/*.md`` and ``faq.pdf``: Markdown, text and PDF, below
-    the folder of agents, or below the fixed part of an absolute pattern
+    """Files that answers may draw on, such as ``docs/**/*.md`` and ``faq.pdf``: Markdown, text, HTML and PDF,
+    below the folder of agents, or below the fixed part of an absolute pattern
     ([how they are used](your-agent.md#knowledge))."""
     decisions: Annotated[list[DecisionQuestion], msgspec.Meta(max_length=MAX_DECISIONS)] = []
     """Questions about the conversation, at most 16; each answer is an event `decision`."""

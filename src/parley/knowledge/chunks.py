@@ -17,6 +17,15 @@ _MOST_PAGES = 2_000
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_BLANKS = re.compile(r"\s+")
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_HIDDEN = frozenset("head script style nav template noscript svg iframe object button select".split())
+_LINES = frozenset("br dd dt li td th tr".split())
+_INLINE = frozenset(
+    """a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q s samp small span strong
+    sub sup time tt u var wbr""".split()
+)
+"""Tags that part no paragraphs."""
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")  # noqa: RUF001 - the ends of Chinese and Japanese sentences
 
 
@@ -37,14 +46,15 @@ def split_document(name: str, raw: bytes) -> list[Chunk]:
         raw: its content.
 
     Raises:
-        KnowledgeError: it is no text, no PDF, or has no text.
+        KnowledgeError: it is neither PDF nor UTF-8, or has no text.
     """
     suffix = name.rpartition(".")[2].lower()
     if suffix == "pdf":
         sections = _pages(name, raw)
     else:
         text = _decode(name, raw)
-        sections = _sections(text) if suffix in ("md", "markdown") else iter([("", text)])
+        read = _READERS.get(suffix)
+        sections = _sections(read(text)) if read else iter([("", text)])
     chunks = [Chunk(heading, piece) for heading, text in sections for piece in _cut(text)]
     if not chunks:
         hint = "; pictures of pages are not read" if suffix == "pdf" else ""
@@ -60,10 +70,24 @@ def _decode(name: str, raw: bytes) -> str:
         raise KnowledgeError(f"{name}:{line}: the text is not UTF-8") from error
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """The text below each heading of Markdown, with the path of headings."""
+def _sections(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[str, str]]:
+    """The text below each heading, with the path of headings.
+
+    Args:
+        parts: level of each heading, and its title; level 0: lines of text.
+    """
     path: list[tuple[int, str]] = []
     lines: list[str] = []
+    for level, text in (*parts, (1, "")):
+        if not level:
+            lines.append(text)
+            continue
+        yield " > ".join(title for _, title in path), "\n".join(lines)
+        lines.clear()
+        path = [*(one for one in path if one[0] < level), (level, text[:LONGEST])]
+
+
+def _read_markdown(text: str) -> Iterator[tuple[int, str]]:
     fence = ""
     for line in _without_comments(text).split("\n"):
         mark = _FENCE.match(line)
@@ -71,13 +95,9 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
             fence = "" if fence else mark[1]
         heading = None if fence else _HEADING.match(line)
         if heading is None:
-            lines.append(line)
-            continue
-        yield " > ".join(title for _, title in path), "\n".join(lines)
-        lines.clear()
-        level, title = len(heading[1]), line[heading.end() :].rstrip(" \t").rstrip("#").rstrip(" \t")
-        path = [*(one for one in path if one[0] < level), (level, title[:LONGEST])]
-    yield " > ".join(title for _, title in path), "\n".join(lines)
+            yield 0, line
+        else:
+            yield len(heading[1]), line[heading.end() :].rstrip(" \t").rstrip("#").rstrip(" \t")
 
 
 def _without_comments(text: str) -> str:
@@ -88,6 +108,35 @@ def _without_comments(text: str) -> str:
         kept.append(text[at:begin])
         at = end + len("-->")
     return "".join([*kept, text[at:]])
+
+
+def _read_html(text: str) -> Iterator[tuple[int, str]]:
+    from lxml import etree  # noqa: PLC0415 - few agents have HTML
+
+    # Python's own parser needs hours for some pages of a MiB.
+    parser = etree.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True)
+    page = etree.fromstring(f"<html>{text}".encode(), parser)
+    pieces: list[str] = []
+    walk = etree.iterwalk(page, events=("start", "end"))
+    for event, element in walk:
+        tag, ends = element.tag, event == "end"
+        level = _HEADINGS.get(tag, 0)
+        if level:
+            read = "".join(pieces)
+            yield (level, " ".join(read.split())) if ends else (0, read)
+            pieces.clear()
+        elif tag in _LINES:
+            pieces.append("" if ends else "\n")
+        elif tag not in _INLINE:
+            pieces.append("\n\n")
+        if tag in _HIDDEN and not ends:
+            walk.skip_subtree()
+        elif found := element.tail if ends else element.text:
+            pieces.append(_BLANKS.sub(" ", found))
+    yield 0, "".join(pieces)
+
+
+_READERS = {"md": _read_markdown, "markdown": _read_markdown, "html": _read_html, "htm": _read_html}
 
 
 def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ MAX_BYTES = 64 << 20
 """Of all files of an agent together."""
 _MOST_ENTRIES = 50_000
 """Names that the patterns of an agent may look at."""
-SUFFIXES = (".md", ".markdown", ".txt", ".pdf")
+SUFFIXES = (".md", ".markdown", ".txt", ".html", ".htm", ".pdf")
 _WILD = frozenset("*?[")
 
 

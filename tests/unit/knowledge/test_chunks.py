@@ -53,6 +53,37 @@ def test_comment_that_does_not_end_is_text():
     ]
 
 
+HTML = """<!doctype html><title>Title</title><style>p {}</style>
+<!-- not shown --><nav><a href="/">Home</a></nav>
+<p>Before <b>a</b>ll.
+<h1>Manual <small>2</small></h1>
+<div>Wel&shy;come &amp; enjoy.<br>Yes.</div><script>if (a<b) x("<h2>no</h2>")</script>
+<section><header><h2>Printers</h2></header><p>They print.<ul><li>Toner<li>Paper</ul></section>
+<table><tr><th>Floor<td>3</table><svg><text>no</text></svg>
+<h2>Network</h2><pre>Wi-Fi.</pre><p>unclosed <a title="<h1>no</h1>"
+"""
+
+
+def test_html_has_the_path_of_headings_and_no_scripts_or_navigation():
+    assert [(heading, " / ".join(text.split("\n"))) for heading, text in pairs("a.HTML", HTML)] == [
+        ("", "Before all."),
+        ("Manual 2", "Wel\xadcome & enjoy. / Yes."),
+        ("Manual 2 > Printers", "They print. /  / Toner / Paper /  / Floor / 3"),
+        ("Manual 2 > Network", "Wi-Fi. /  / unclosed"),
+    ]
+
+
+@pytest.mark.parametrize("piece", ["<a ", "<div>", "<!--", "<a b='", "</", "<h1>", "&", "<![", "<table><tr>"])
+def test_html_that_is_no_page_is_read_in_linear_time(piece):
+    split_document("a.html", b"text " + piece.encode() * (20_000 // len(piece)))
+
+
+@pytest.mark.parametrize("text", ["", "<nav>Home</nav>", "<!-- a -->"])
+def test_html_without_text_is_an_error(text):
+    with pytest.raises(KnowledgeError, match=r"a\.htm has no text"):
+        split_document("a.htm", text.encode())
+
+
 def test_text_has_no_headings():
     assert pairs("a.txt", "\ufeff# One\r\n\r\nTwo") == [("", "# One\n\nTwo")]
 
