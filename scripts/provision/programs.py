@@ -164,6 +164,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[Path], None]]] = {
         "the redis-server that rate limits are tested with, as root on Debian",
         partial(install_missing, {"redis-server": "redis-server"}),
     ),
+    "postgres": (
+        "the PostgreSQL that shared vectors are tested with, as root on Debian",
+        partial(install_missing, {"postgresql": "pg_ctlcluster"}),
+    ),
     "containers": (
         "what images are built, run and tested with, as root on Debian",
         partial(install_missing, _CONTAINERS),

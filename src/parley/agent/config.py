@@ -224,6 +224,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """The language model's window."""
     embedder: str = "embeddings"
     """Model by whose vectors documents are searched, besides their words; ``none``: by words alone."""
+    knowledge_store: str = ""
+    """PostgreSQL database in which servers share the vectors of documents, ``postgresql://user@host/name``;
+    empty: each server makes its own ([how](your-agent.md#several-servers))."""
     knowledge_tokens: Natural = 1_200
     """Estimated tokens of the passages that an answer of an agent with ``knowledge`` gets; 0: none."""
     history: Literal["drop", "summarise"] = "drop"

@@ -375,13 +375,22 @@ class _LoadedClient:
 
 
 def make_embedder(parameters: Parameters, config: AgentConfig, client: ModelClient) -> Embedder | None:
-    """What represents documents by vectors; None: it cannot be used, which is logged."""
+    """What represents documents by vectors; None: it cannot be used, which is logged.
+
+    Raises:
+        ModelLoadingError: there is no such engine, or ``knowledge_store`` cannot be used.
+    """
     if config.embedder == NO_MODEL:
         return None
     if reason := why_absent(parameters, config.embedder):
         _log.warning("without %s, documents are searched by words alone: %s", config.embedder, reason)
         return None
-    return find_engine(EMBEDDERS, config.embedder)(client, timeout_s=_EMBED_S)
+    embedder = find_engine(EMBEDDERS, config.embedder)(client, timeout_s=_EMBED_S)
+    if not config.knowledge_store:
+        return embedder
+    from parley.engines.shared_embeddings import SharedEmbedder  # noqa: PLC0415 - imports a client of PostgreSQL
+
+    return SharedEmbedder(embedder, config.knowledge_store)
 
 
 async def _open_agents(
