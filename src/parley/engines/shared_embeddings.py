@@ -99,7 +99,9 @@ class SharedEmbedder:
             await db.execute(_KEEP, [space.fingerprint, passages])
             found = {passage: np.frombuffer(vector, "<f4") for passage, vector in taken}
             lacking = {key: text for key, text in zip(passages, texts, strict=True) if key not in found}
-            made = await self._embedder.embed([*lacking.values()], kind="passage") if lacking else []
+            made: Sequence[NDArray[np.float32]] = []
+            if lacking:
+                made = [*await self._embedder.embed([*lacking.values()], kind="passage")]
             found.update(zip(lacking, made, strict=True))
             for passage in sorted(lacking):  # in one order: batches of other servers may overlap
                 await db.execute(_PUT, [space.fingerprint, passage, found[passage].astype("<f4").tobytes()])
