@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import tomllib
@@ -204,8 +205,8 @@ def measure_answers(count: int, *, show: bool) -> None:
     """Start a server with both agents, and ask it."""
     given = tomllib.loads(_QUESTIONS.read_text(encoding="utf-8"))["set"][0]["questions"]
     questions = [one for one in given if len(one) > len(("question", "file", "heading"))][:count]
-    for line in {**describe_machine(), **describe_run(sys.argv)}.items():
-        print("{}: {}".format(*line))
+    for name, value in {**describe_machine(), **describe_run(sys.argv)}.items():
+        print(f"{name}: {value}")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(_MANUAL, folder)
         for agent, more in _AGENTS.items():
