@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.machine import describe_machine, describe_run
+from harness.report import describe_machine, describe_run
 from harness.servers import Server, local_server
 from numpy.typing import NDArray
 
@@ -205,7 +205,10 @@ def measure_answers(count: int, *, show: bool) -> None:
     """Start a server with both agents, and ask it."""
     given = tomllib.loads(_QUESTIONS.read_text(encoding="utf-8"))["set"][0]["questions"]
     questions = [one for one in given if len(one) > len(("question", "file", "heading"))][:count]
-    for name, value in {**describe_machine(), **describe_run(sys.argv)}.items():
+    for name, value in {
+        **describe_machine(),
+        **describe_run(["-m", "perf", "knowledge", *sys.argv[1:]]),
+    }.items():
         print(f"{name}: {value}")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(_MANUAL, folder)
