@@ -46,7 +46,7 @@ def write_scenario(entry: str, calls: Path) -> str:
     try:
         with nullcontext((None, own)) if own.is_dir() else open_calls(calls).open(entry) as (listed, folder):
             info = listed or msgspec.json.decode((folder / "call.json").read_bytes(), type=CallInfo)
-            lines = read_transcript(folder)
+            lines = read_transcript(folder).lines
     except (OSError, msgspec.MsgspecError) as error:
         raise ScenarioError(f"{entry}: the call cannot be read: {error}") from error
     turns = _turns(lines)

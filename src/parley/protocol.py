@@ -472,6 +472,9 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Sessions with one salt (at most 128 characters) share the language model's prefix cache. Empty:
     the session shares it with no other. The gateway sets it for each key."""
+    owner: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """Whose call it is, kept with its recording: any text that tells callers apart. The gateway sets it for
+    each key. Empty: no caller can read the recording through a gateway."""
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
     """W3C Trace Context of the caller, for the session's spans. Empty: the session is a trace of its
     own."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
 from parley_gateway.agent_descriptions import AgentDescriptions
-from parley_gateway.apis import agent, operations, page, tokens, voices
+from parley_gateway.apis import agent, operations, page, recorded_calls, tokens, voices
 from parley_gateway.apis.deepgram import routes as deepgram
 from parley_gateway.apis.openai import routes as openai
 from parley_gateway.apis.realtime import routes as realtime
@@ -52,6 +52,7 @@ APIS: tuple[Api, ...] = (
     openai.routes,
     deepgram.routes,
     voices.routes,
+    recorded_calls.routes,
     tokens.routes,
     twilio.routes,
     page.routes,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from python_multipart.exceptions import FormParserError
@@ -51,6 +51,18 @@ def read_json(raw: bytes | str, kind: Any, what: str = "the body") -> Any:
         return _decoder(kind).decode(raw)
     except JSON_ERRORS as error:
         raise InvalidMessageError(f"{what} cannot be read: {describe_field_error(error, kind)}") from error
+
+
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
+
+
+def read_options(given: Mapping[str, Any], kind: type[OptionsT]) -> OptionsT:
+    """The options in a URL; raises InvalidMessageError for an invalid one. Unknown ones are ignored."""
+    try:
+        return msgspec.convert(dict(given), kind, strict=False)
+    except msgspec.ValidationError as error:
+        what = describe_field_error(error, kind)
+        raise InvalidMessageError(f"the options cannot be used: {what}") from error
 
 
 @cache

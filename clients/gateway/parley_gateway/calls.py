@@ -43,7 +43,7 @@ _LAST_WORDS_S = 3.0
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many calls, and how long each of their waits may take."""
+    """How many calls, how long each of their waits may take, and where those are that servers record."""
 
     limit: Count = 32
     """Calls of this process at once ([how many](gateway.md#how-many-calls)); more are answered with 429."""
@@ -67,6 +67,9 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """An API that reads no events for so long loses the call."""
     close_s: Seconds = 5.0
     """Limit of closing a call on the server."""
+    folder: str = ""
+    """Folder of [recorded calls](gateway.md#recorded-calls), which servers on this machine write, or that is
+    mounted. Empty: no `/v1/calls`."""
 
     @property
     def deadlines(self) -> Deadlines:
@@ -198,8 +201,11 @@ class Calls:
         check_start(start)
         principal.check_agent(start.agent)
         check_voice(start.voice, principal)
-        # A client that could name a salt could read in `cached_tokens` what others have said.
-        start = msgspec.structs.replace(with_trace(start), cache_salt=principal.cache_salt)
+        # A client that could name a salt could read in `cached_tokens` what others have said; as an owner
+        # it could give them calls that they have not held.
+        start = msgspec.structs.replace(
+            with_trace(start), cache_salt=principal.cache_salt, owner=principal.call_owner
+        )
         self._idle.clear()
         try:
             async with AsyncExitStack() as stack:

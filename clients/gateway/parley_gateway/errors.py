@@ -142,6 +142,21 @@ class HeadTooLargeError(GatewayError):
     status = 431
 
 
+class RangeNotSatisfiableError(GatewayError):
+    """The file ends before the range that is asked for."""
+
+    code = "range_not_satisfiable"
+    status = 416
+
+
+class CallsUnavailableError(GatewayError):
+    """The folder of recorded calls cannot be read, or not be written."""
+
+    code = "calls_unavailable"
+    status = 503
+    retryable = True
+
+
 class NoServerReadyError(GatewayError):
     """None of the Triton servers is ready to take a call."""
 
@@ -176,6 +191,7 @@ class GatewaySettingsError(GatewayError):
 _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
     (errors.SessionNotFoundError, 404),
     (errors.UnknownAgentError, 404),
+    (errors.CallNotFoundError, 404),
     (errors.UnknownToolCallError, 404),
     (errors.NotInProfileError, 404),
     (errors.NotPermittedError, 403),

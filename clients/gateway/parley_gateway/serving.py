@@ -62,6 +62,10 @@ def check_exposure(settings: Settings, *, authenticated: bool) -> None:
             "(PARLEY_GATEWAY_SECURITY_KEYS_FILE), or give jwt.issuer (docs/security.md); "
             "or say security.insecure_allow_anonymous if no authentication is intended"
         )
+    if not authenticated and settings.calls.folder:
+        raise GatewaySettingsError(
+            f"listening on {where} with calls.folder needs authentication: all could hear all recorded calls"
+        )
     if not authenticated:
         _LOG.warning("requests to %s need no credentials", where)
     if not settings.listen.is_encrypted:

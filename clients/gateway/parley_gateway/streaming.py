@@ -39,7 +39,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) 
 class StreamedAnswer(Response):
     """A body that is sent while it is produced, in ``first`` and ``rest``.
 
-    A client that does not read for ``stall_s`` is disconnected. ``resources`` are released at the end.
+    A client that does not read for ``stall_s`` is disconnected. ``resources`` are released at the end. The
+    length is not known, unless ``headers`` have it.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class StreamedAnswer(Response):
         *,
         media_type: str,
         stall_s: float,
+        status: int = 200,
         headers: Mapping[str, str] | None = None,
         resources: ExitStack | None = None,
     ) -> None:
-        super().__init__(None, 200, headers, media_type)
-        del self.headers["content-length"]
+        super().__init__(None, status, headers, media_type)
+        if "Content-Length" not in (headers or {}):
+            del self.headers["content-length"]
         self._first = first
         self._rest = rest
         self._stall_s = stall_s

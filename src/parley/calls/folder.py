@@ -56,6 +56,8 @@ class CallInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: int = 1
     """2 and more: a call that went on here, or in another session, after a move."""
     agent: str
+    owner: str = ""
+    """Of :class:`parley.protocol.Start`."""
     session: str
     language: str = ""
     started: str
@@ -77,6 +79,28 @@ class CallInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decisions: dict[str, DecidedState] = {}
     incomplete: str = ""
     """Why a part of the recording is missing: ``limit``, ``disk`` or ``late``. Empty: it is complete."""
+
+
+class CallScope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which calls of a folder are to be seen; the others are treated as if there were none."""
+
+    owner: str | None = None
+    """Of calls that have this owner only, and none if it is empty. None: of all."""
+    agents: frozenset[str] | None = None
+    """Calls of these agents. None: of all."""
+
+    @property
+    def values(self) -> tuple[str | None, str | None]:
+        """What :data:`_SEEN` compares."""
+        agents = None if self.agents is None else msgspec.json.encode(self.agents).decode()
+        return self.owner, agents
+
+
+_SEEN = (
+    "(?1 IS NULL OR json_extract(CAST(info AS TEXT), '$.owner') = ?1)"
+    " AND (?2 IS NULL OR agent IN (SELECT value FROM json_each(?2)))"
+)
+ALL_CALLS = CallScope()
 
 
 def make_call_id(now: datetime) -> str:
@@ -146,39 +170,51 @@ class CallFolder:
         temporary.replace(folder / INFO)
         self._list(info)
 
-    def list(self, agent: str = "", limit: int = -1) -> list[CallInfo]:
-        """The calls, newest first; of one agent, if it is named."""
-        query = "SELECT info FROM calls WHERE ?1 IN ('', agent) ORDER BY started DESC, id DESC LIMIT ?2"
-        return [*self._query(query, agent, limit)]
+    def list(
+        self,
+        agent: str = "",
+        limit: int = -1,
+        scope: CallScope = ALL_CALLS,
+        before: tuple[str, str] = ("", ""),
+    ) -> list[CallInfo]:
+        """The calls, newest first; of one agent, if it is named.
 
-    def find(self, entry: str) -> tuple[CallInfo, Path]:
+        ``before``: time and id of a call, whether it still exists or not; only earlier ones are listed.
+        """
+        query = f"""SELECT info FROM calls
+        WHERE {_SEEN} AND ?3 IN ('', agent) AND (?4 = '' OR (started, id) < (?4, ?5))
+        ORDER BY started DESC, id DESC LIMIT ?6"""  # noqa: S608 - a constant
+        return [*self._query(query, *scope.values, agent, *before, limit)]
+
+    def find(self, entry: str, scope: CallScope = ALL_CALLS) -> tuple[CallInfo, Path]:
         """What the list says of an entry, and its folder.
 
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        info, folder = self._info(entry), self.path / entry
+        info, folder = self._info(entry, scope), self.path / entry
         if not folder.is_dir():
             raise CallNotFoundError(f"the files of the call {entry} are not in {self.path}")
         return info, folder
 
     @contextmanager
-    def open(self, entry: str) -> Iterator[tuple[CallInfo, Path]]:
+    def open(self, entry: str, scope: CallScope = ALL_CALLS) -> Iterator[tuple[CallInfo, Path]]:
         """As :meth:`find`, with a copy of the files if they are in the store."""
-        if self.store is None or (self.path / self._info(entry).id).is_dir():
-            yield self.find(entry)
+        info = self._info(entry, scope)
+        if self.store is None or (self.path / info.id).is_dir():
+            yield self.find(entry, scope)
             return
         with TemporaryDirectory() as copies:
             self.store.download(entry, Path(copies))
-            yield self._info(entry), Path(copies)
+            yield info, Path(copies)
 
-    def delete(self, entry: str) -> None:
+    def delete(self, entry: str, scope: CallScope = ALL_CALLS) -> None:
         """Delete an entry, first its files and then its line in the list.
 
         Raises:
             CallNotFoundError: there is none of this id.
         """
-        self._remove(self._info(entry))
+        self._remove(self._info(entry, scope))
 
     def delete_due(self, now: datetime) -> int:
         """Delete the calls whose time is over; returns how many they were."""
@@ -220,9 +256,10 @@ class CallFolder:
                 size += path.stat().st_size
         self.spool_bytes = size
 
-    def _info(self, entry: str) -> CallInfo:
+    def _info(self, entry: str, scope: CallScope = ALL_CALLS) -> CallInfo:
         if _ENTRY.fullmatch(entry):
-            for info in self._query("SELECT info FROM calls WHERE id = ?", entry):
+            query = f"SELECT info FROM calls WHERE {_SEEN} AND id = ?3"  # noqa: S608 - a constant
+            for info in self._query(query, *scope.values, entry):
                 return info
         raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
 
@@ -237,14 +274,16 @@ class CallFolder:
         row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
         self._query("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", *row)
 
-    def _query(self, query: str, *values: str | int | bytes) -> Sequence[CallInfo]:
+    def _query(self, query: str, *values: str | int | bytes | None) -> Sequence[CallInfo]:
         if not (path := self.path / _LIST).exists():
             return []
         # Each use has its own connection: threads differ, and a process may be ended at any time.
         with closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection, connection:
             connection.executescript(_SCHEMA)
-            connection.execute("INSERT OR IGNORE INTO keys VALUES (1, ?)", (self._key,))
-            (self._key,) = connection.execute("SELECT key FROM keys").fetchone()
+            if (found := connection.execute("SELECT key FROM keys").fetchone()) is None:
+                connection.execute("INSERT OR IGNORE INTO keys VALUES (1, ?)", (self._key,))
+                found = connection.execute("SELECT key FROM keys").fetchone()
+            (self._key,) = found  # who only reads the list needs no right to write it
             rows = connection.execute(query, values).fetchall()
         return [msgspec.json.decode(row[0], type=CallInfo) for row in rows]
 

@@ -56,6 +56,7 @@ class FollowedCall:
             call=state.call if goes_on else make_call_id(now),
             part=state.call_part + 1 if goes_on else 1,
             agent=start.agent,
+            owner=start.owner,
             session=session_id,
             language=start.language,
             started=to_iso(now),
@@ -193,7 +194,7 @@ class FollowedCall:
         if self._webhooks is not None:
             info = msgspec.to_builtins(self._info)
             recorded = self._record is not None
-            hidden = ("id", "delete_at", "transfer", "incomplete")
+            hidden = ("id", "owner", "delete_at", "transfer", "incomplete")
             data = {name: value for name, value in info.items() if name not in hidden}
             self._webhooks.post(event, data | {"recorded": recorded} | more)
 

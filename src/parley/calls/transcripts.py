@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
@@ -12,8 +12,7 @@ import msgspec
 from parley.calls.folder import EVENTS
 
 
-@dataclass(frozen=True)
-class TranscriptLine:
+class TranscriptLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that one side said or did."""
 
     at_ms: int
@@ -24,6 +23,8 @@ class TranscriptLine:
     words: str = ""
     """What was said, typed or pressed."""
     is_typed: bool = False
+    is_interrupted: bool = False
+    """Whether the agent's words are only those before an interruption."""
     tool: str = ""
     """Name of the tool that was called."""
     arguments: dict[str, Any] | None = None
@@ -32,8 +33,19 @@ class TranscriptLine:
     """Result of the tool; None: there is none, or it was not kept."""
 
 
-def read_transcript(folder: Path) -> list[TranscriptLine]:
-    """What was said and done in the call of a folder, by time.
+class Transcript(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said and done in a call."""
+
+    lines: list[TranscriptLine]
+    """By time."""
+    median_answer_ms: int | None
+    """From the end of the user's speech to the first audio of the answer. None: none was measured."""
+    is_cut: bool
+    """Whether there is more than was read."""
+
+
+def read_transcript(folder: Path, max_bytes: int = -1) -> Transcript:
+    """Read the events in the folder of a call; at most ``max_bytes``, if that is not negative.
 
     A line that is cut off, at the end of a call whose server died, is left out.
 
@@ -42,12 +54,13 @@ def read_transcript(folder: Path) -> list[TranscriptLine]:
     """
     found = []
     with (folder / EVENTS).open("rb") as file:
-        for raw in file:
+        for raw in file.readlines(max_bytes):
             try:
                 line = msgspec.json.decode(raw, type=dict[str, Any])
             except msgspec.DecodeError:
                 continue
             found.append(line)
+        is_cut = bool(file.read(1))
     results = {
         line["message"].get("call_id"): line["message"].get("output")
         for line in found
@@ -56,7 +69,14 @@ def read_transcript(folder: Path) -> list[TranscriptLine]:
     events = [line["event"] for line in found if "event" in line]
     cut = {one["response_id"] for one in events if one.get("type") == "interrupted"}
     lines = [made for line in found for made in _read(line, results, cut)]
-    return sorted(lines, key=lambda line: line.at_ms)
+    times = [
+        one["e2e_ms"] for one in events if one.get("type") == "metrics" and one.get("e2e_ms") is not None
+    ]
+    return Transcript(
+        lines=sorted(lines, key=lambda line: line.at_ms),
+        median_answer_ms=round(median(times)) if times else None,
+        is_cut=is_cut,
+    )
 
 
 def printable(text: str) -> str:
@@ -75,7 +95,7 @@ def _read(line: dict[str, Any], results: dict[str, Any], cut: set[str]) -> Itera
         case {"type": "response_done", "text": words} if words and content["response_id"] not in cut:
             yield TranscriptLine(at_ms, "agent", f"agent: {words}", words)
         case {"type": "interrupted", "spoken_text": words}:
-            yield TranscriptLine(at_ms, "agent", f"agent: {words} (interrupted)", words)
+            yield TranscriptLine(at_ms, "agent", f"agent: {words} (interrupted)", words, is_interrupted=True)
         case {"type": "tool_request" | "tool_run" as kind, "name": name}:
             output = content.get("output") if kind == "tool_run" else results.get(content.get("call_id", ""))
             arguments = content.get("arguments")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "client"))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("client", "calls"))
 # Programs that tests start import the fakes of several folders.
 sys.path.extend(map(str, Path(__file__).parent.glob("*/")))
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from parley import protocol
 from parley_gateway.agent_descriptions import common_languages
+from parley_gateway.apis.recorded_calls import may_read_calls
 from parley_gateway.bodies import json_answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
@@ -49,6 +50,8 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """By name, those that the credentials may call. Empty: the server defines none of them."""
     own: bool
     """Whether the credentials may call the server's own agent, which has no name."""
+    calls: bool
+    """Whether `/v1/calls` answers the credentials: recorded calls can be read."""
 
 
 def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary | None) -> DescribedAgent:
@@ -91,6 +94,12 @@ def routes(gateway: Gateway) -> APIRouter:
         principal = await gateway.guard.admit(request, "agent")
         known = await gateway.descriptions.agents()
         callable_ones = [one for one in known if principal.may_call(one.name)]
-        return json_answer(Agents(agents=callable_ones, own=principal.may_call("")))
+        return json_answer(
+            Agents(
+                agents=callable_ones,
+                own=principal.may_call(""),
+                calls=may_read_calls(gateway, principal),
+            )
+        )
 
     return router

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from parley.errors import NotPermittedError
 from parley_gateway.errors import UnauthorizedError
 
-Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "admin"]
+Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "calls", "admin"]
 """What a principal may do."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 """All scopes."""
@@ -76,7 +76,15 @@ class Principal:
     @property
     def cache_salt(self) -> str:
         """Of its requests to the language model; empty, for many clients: each session has its own."""
-        return "" if self.is_many else hashlib.sha256(f"prefix cache of {self.id}".encode()).hexdigest()
+        return self._digest("prefix cache")
+
+    @property
+    def call_owner(self) -> str:
+        """Stands in recordings of its calls; empty, for many clients: only administrators see them."""
+        return self._digest("calls")
+
+    def _digest(self, what: str) -> str:
+        return "" if self.is_many else hashlib.sha256(f"{what} of {self.id}".encode()).hexdigest()
 
     def may_call(self, agent: str) -> bool:
         """Whether the client may call an agent; empty: the server's own."""

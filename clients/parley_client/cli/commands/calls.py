@@ -103,6 +103,9 @@ def _show(info: CallInfo, folder: Path, console: Console) -> None:
     for name, value in msgspec.to_builtins(info).items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         console.print(f"{name}: {printable(text)}", markup=False, highlight=False, soft_wrap=True)
-    for line in read_transcript(folder):
+    transcript = read_transcript(folder)
+    if transcript.median_answer_ms is not None:
+        console.print(f"median_answer_ms: {transcript.median_answer_ms}", markup=False, highlight=False)
+    for line in transcript.lines:
         at = f"{line.at_ms // 60_000:02}:{line.at_ms / 1000 % 60:04.1f}"
         console.print(f"{at}  {printable(line.text)}", markup=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,13 +13,12 @@ from starlette.datastructures import QueryParams
 
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
-from parley.field_errors import describe_field_error
 from parley.languages import without_region
 from parley.protocol import VadOptions
 from parley_gateway.audio.codecs import AudioFormat, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
+from parley_gateway.bodies import OptionsT, read_options
 
-QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 Term = Annotated[str, Meta(max_length=100)]
 RAW: Mapping[str, Encoding] = MappingProxyType({"linear16": "pcm16", "mulaw": "ulaw", "alaw": "alaw"})
 """Audio without a container, by Deepgram's name."""
@@ -116,7 +115,7 @@ class SpeakOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Only 1 is supported."""
 
 
-def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:
+def read_query(query: QueryParams, kind: type[OptionsT]) -> OptionsT:
     """The options in a URL; raises InvalidMessageError for an invalid or unsupported one."""
     refused = [name for name in _REFUSED if any(value.lower() not in _FALSE for value in query.getlist(name))]
     if refused:
@@ -128,11 +127,7 @@ def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:
         for name in fields
         if name in query
     }
-    try:
-        return msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as error:
-        what = describe_field_error(error, kind)
-        raise InvalidMessageError(f"the options cannot be used: {what}") from error
+    return read_options(given, kind)
 
 
 def _value(values: Sequence[str]) -> Any:

@@ -1,0 +1,232 @@
+"""``/v1/calls``: the calls that the servers have recorded, each for the key that held it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
+from msgspec import Meta
+from starlette.responses import Response
+
+from parley.calls.folder import AUDIO, CallFolder, CallInfo, CallScope
+from parley.calls.transcripts import Transcript, read_transcript
+from parley.errors import CallNotFoundError
+from parley.protocol import MAX_AGENT_NAME
+from parley_gateway.bodies import read_options
+from parley_gateway.errors import CallsUnavailableError, NotFoundError, RangeNotSatisfiableError
+from parley_gateway.failures import answer
+from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
+from parley_gateway.schemas import answers, query
+from parley_gateway.security.audit import audit
+from parley_gateway.security.principal import Principal
+from parley_gateway.streaming import StreamedAnswer
+
+CALLS = "/v1/calls"
+MAX_EVENTS = 8 * 1024 * 1024
+"""Bytes of a call's events that are read for one answer."""
+_THREADS = 2
+_PIECE = 256 * 1024
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+_log = logging.getLogger("parley.gateway")
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
+
+
+class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the list."""
+
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+    """The most calls of one answer."""
+    before: Annotated[str, Meta(pattern=r"^([0-9TZ:.-]{4,24}(_[0-9a-f.-]{1,40})?)?$")] = ""
+    """`next` of the answer before, or a time such as `2026-05-04T12:00`: only calls that began before it."""
+    agent: Annotated[str, Meta(max_length=MAX_AGENT_NAME)] = ""
+    """Only calls of this agent."""
+
+
+class CallList(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded calls, newest first; of a call, fields that are empty are left out."""
+
+    calls: list[CallInfo]
+    next: str | None
+    """`before` of a request for the calls that follow; null: there are no others."""
+
+
+class RecordedCall(Transcript, frozen=True, kw_only=True):
+    """A recorded call."""
+
+    call: CallInfo
+
+
+class RecordedCalls:
+    """Handlers of the routes. Files are read in threads of its own: their disk may be slow, or elsewhere."""
+
+    def __init__(self, gateway: Gateway, folder: Path) -> None:
+        self._gateway = gateway
+        self._folder = CallFolder(folder)
+        self._limiter = ModelLimiter(gateway, "calls")
+        self._threads = ThreadPoolExecutor(_THREADS, "recorded calls")
+
+    def close(self) -> None:
+        """End the threads, when what they read now is read."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def list(self, request: Request) -> Response:
+        """The caller's recorded calls, newest first; with the scope `admin` those of all callers."""
+        principal, scope = await self._admit(request)
+        wanted = read_options(request.query_params, CallQuery)
+        with self._limiter.place(principal):
+            return _json(await self._run(self._list, wanted, scope))
+
+    async def show(self, request: Request, call_id: str) -> Response:
+        """What was said and done in a call."""
+        principal, scope = await self._admit(request)
+        with self._limiter.place(principal):
+            return _json(await self._run(self._read, call_id, scope))
+
+    async def audio(self, request: Request, call_id: str) -> Response:
+        """The audio of a call, or a range of its bytes: WAV, the caller left and the agent right."""
+        principal, scope = await self._admit(request)
+        with ExitStack() as resources:
+            resources.enter_context(self._limiter.place(principal))
+            file, size = await self._run(self._open, call_id, scope)
+            resources.enter_context(file)
+            try:
+                begin, end = _read_range(request.headers.get("range", ""), size)
+            except RangeNotSatisfiableError as error:
+                refusal = answer(error)
+                refusal.headers["Content-Range"] = f"bytes */{size}"
+                return refusal
+            headers = {"Accept-Ranges": "bytes", "Content-Length": str(end - begin)}
+            if is_part := end - begin < size:
+                headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+            return StreamedAnswer(
+                b"",
+                self._pieces(file, begin, end),
+                status=206 if is_part else 200,
+                media_type="audio/wav",
+                stall_s=self._gateway.settings.stages.stall_s,
+                headers=headers,
+                resources=resources.pop_all(),
+            )
+
+    async def delete(self, request: Request, call_id: str) -> Response:
+        """Delete a call, with its files."""
+        principal, scope = await self._admit(request)
+        with self._limiter.place(principal):
+            await self._run(self._folder.delete, call_id, scope)
+        audit("call_deleted", principal, call=call_id)
+        return Response(status_code=204)
+
+    async def _admit(self, request: Request) -> tuple[Principal, CallScope]:
+        guard = self._gateway.guard
+        principal = await guard.identify(request)
+        is_admin = "admin" in principal.scopes
+        guard.authorize(request, principal, "admin" if is_admin else "calls")
+        # Without authentication only this machine is let in (parley_gateway.serving.check_exposure).
+        owner = None if is_admin or principal.root == "anonymous" else principal.call_owner
+        return principal, CallScope(owner=owner, agents=principal.agents)
+
+    async def _run(
+        self, work: Callable[ParametersT, ResultT], *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        """The result of ``work``, which reads or deletes files.
+
+        Raises:
+            CallNotFoundError: the call does not exist, or not for this caller.
+            CallsUnavailableError: the folder cannot be used.
+        """
+        try:
+            return await asyncio.wrap_future(self._threads.submit(work, *args, **kwargs))
+        except (CallNotFoundError, FileNotFoundError) as error:  # its text has the folder
+            raise CallNotFoundError("there is no such call") from error
+        except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+            _log.exception("recorded calls in %s cannot be used", self._folder.path)
+            raise CallsUnavailableError(
+                "recorded calls cannot be used now; the gateway's log says why"
+            ) from error
+
+    def _list(self, wanted: CallQuery, scope: CallScope) -> bytes:
+        started, _, entry = wanted.before.partition("_")
+        found = self._folder.list(wanted.agent, wanted.limit + 1, scope, (started, entry))
+        shown = found[: wanted.limit]
+        after = f"{shown[-1].started}_{shown[-1].id}" if len(found) > len(shown) else None
+        return msgspec.json.encode(CallList(calls=list(map(_without_owner, shown)), next=after))
+
+    def _read(self, call_id: str, scope: CallScope) -> bytes:
+        info, folder = self._folder.find(call_id, scope)
+        read = msgspec.structs.asdict(read_transcript(folder, MAX_EVENTS))
+        return msgspec.json.encode(RecordedCall(call=_without_owner(info), **read))
+
+    def _open(self, call_id: str, scope: CallScope) -> tuple[BufferedReader, int]:
+        path = self._folder.find(call_id, scope)[1] / AUDIO
+        if not path.exists():
+            raise NotFoundError("the audio of this call was not kept")
+        file = path.open("rb")
+        return file, path.stat().st_size
+
+    async def _pieces(self, file: BufferedReader, begin: int, end: int) -> AsyncGenerator[bytes, None]:
+        file.seek(begin)
+        while begin < end and (piece := await self._run(file.read, min(_PIECE, end - begin))):
+            begin += len(piece)
+            yield piece
+
+
+def _without_owner(info: CallInfo) -> CallInfo:
+    return msgspec.structs.replace(info, owner="")
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def _read_range(header: str, size: int) -> tuple[int, int]:
+    """The bytes of one range, from the first to behind the last; all of them, if it is none (RFC 9110, 14.2).
+
+    Raises:
+        RangeNotSatisfiableError: the file has none of them.
+    """
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or not any(match.groups()):
+        return 0, size
+    first, last = match.groups()
+    begin = int(first) if first else max(0, size - int(last))
+    end = min(size, int(last) + 1) if first and last else size
+    if begin >= size or (not first and not int(last)):
+        raise RangeNotSatisfiableError(f"the audio has {size} bytes")
+    return (begin, end) if begin < end else (0, size)
+
+
+def may_read_calls(gateway: Gateway, principal: Principal) -> bool:
+    """Whether :func:`routes` answers a client."""
+    return bool(gateway.settings.calls.folder) and not principal.scopes.isdisjoint(("calls", "admin"))
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """``GET /v1/calls``, ``GET`` and ``DELETE /v1/calls/{call_id}``, ``GET /v1/calls/{call_id}/audio``."""
+    if not gateway.settings.calls.folder:
+        return APIRouter()
+    calls = RecordedCalls(gateway, Path(gateway.settings.calls.folder))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        calls.close()
+
+    router = APIRouter(prefix=CALLS, tags=["recorded calls"], lifespan=lifespan)
+    errors = (400, 401, 403, 404, 429, 503)
+    router.get("", openapi_extra=query(CallQuery), responses=answers(200, CallList, *errors))(calls.list)
+    router.get("/{call_id}", responses=answers(200, RecordedCall, *errors))(calls.show)
+    router.get("/{call_id}/audio", responses=answers(200, None, 416, *errors))(calls.audio)
+    router.delete("/{call_id}", status_code=204, responses=answers(204, None, *errors))(calls.delete)
+    return router
