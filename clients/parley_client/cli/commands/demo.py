@@ -27,7 +27,7 @@ from parley_client.cli.arguments import (
 )
 from parley_client.cli.commands.say import play
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import add_profile, default_profile, running_server
+from parley_client.cli.own_server import add_profile, default_profile, own_calls, running_server
 from parley_client.cli.script import Script, load_script
 from parley_client.errors import ClientError
 
@@ -49,8 +49,11 @@ _OUT = Path("out") / "demo-call.wav"
 
 
 @asynccontextmanager
-async def serve_page(server: str) -> AsyncIterator[str | None]:
-    """A gateway on this machine in front of a server; its URL, or None if it is not installed."""
+async def serve_page(server: str, calls: Path | None) -> AsyncIterator[str | None]:
+    """A gateway on this machine in front of a server; its URL, or None if it is not installed.
+
+    ``calls``: where the server records calls, which the page shows; None: it shows none.
+    """
     if importlib.util.find_spec("fastapi") is None:
         yield None
         return
@@ -64,6 +67,7 @@ async def serve_page(server: str) -> AsyncIterator[str | None]:
             flags: dict[str, dict[str, Any]] = {
                 "listen": {"host": "127.0.0.1", "port": port},
                 "servers": {"addresses": [server]},
+                "calls": {"folder": str(calls) if calls is not None else None},
             }
             try:
                 url = (await stack.enter_async_context(running(load_settings(None, {}, flags)))).url
@@ -111,6 +115,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     check_output(args.out)
     own = load_script(path) if args.script else None
     options: dict[str, Any] = {}
+    args.calls = own_calls() if args.server is None else None
     if args.server is None:
         profile = args.profile or default_profile()
         options = {"profile": profile, "is_brief": not args.verbose, "usual_ports": True}
@@ -133,7 +138,7 @@ async def _hold(args: argparse.Namespace, console: Console, script: Script) -> i
     stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
     async with AsyncExitStack() as stack:
         # A page that ends with the conversation is of no use.
-        url = await stack.enter_async_context(serve_page(args.server)) if stay else None
+        url = await stack.enter_async_context(serve_page(args.server, args.calls)) if stay else None
         if url is not None:
             console.print(_invitation(url))
         status = await play(args, console, script, args.out, slow_ms=_SLOW_MS)

@@ -27,7 +27,7 @@ from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
 from parley_client.cli.commands.demo import serve_page
 from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, noted_state
-from parley_client.cli.own_server import add_profile, default_profile, own_server
+from parley_client.cli.own_server import add_profile, default_profile, own_calls, own_server
 from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import ClientError, ToolDefinitionError, UsageError
 
@@ -174,7 +174,8 @@ async def _serve(program: AgentProgram, loaded: LoadedAgent, place: ServingPlace
     with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
         async with AsyncExitStack() as stack:
             agent = await stack.enter_async_context(serving_agent(program, loaded, place, console))
-            page = await stack.enter_async_context(serve_page(place.server)) if place.is_own else None
+            serving = serve_page(place.server, own_calls())
+            page = await stack.enter_async_context(serving) if place.is_own else None
             console.print(_invitation(loaded, place.server, page))
             await agent.follow()
     return 0

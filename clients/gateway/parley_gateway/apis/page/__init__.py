@@ -85,6 +85,8 @@ _POLICY = {
     "style-src": "'self'",
     "img-src": "'self'",
     "connect-src": "'self'",
+    # A recorded call: fetched with the key, which an address must not have.
+    "media-src": "blob:",
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",

@@ -14,6 +14,7 @@ import { Summary } from './talk/summary.js';
 import { MADE_UP, runTool } from './talk/tools.js';
 import { showAbout } from './view/about.js';
 import { showAgent } from './view/agents.js';
+import { CallsDialog } from './view/calls.js';
 import { SettingsDialog, askForKey } from './view/dialogs.js';
 import { byId } from './view/dom.js';
 import { EndedView } from './view/ended.js';
@@ -80,6 +81,7 @@ class Page {
     });
     this._player = new Player(this._sound, (message) => this._send(message));
     this._dialog = new SettingsDialog(this._settings, { onChange: (settings) => this._change(settings) });
+    this._calls = new CallsDialog();
     this._listenToControls();
     if (!globalThis.isSecureContext) {
       byId('start').disabled = true;
@@ -97,6 +99,7 @@ class Page {
     byId('mute').onclick = () => this._mute(!this._muted);
     byId('stop').onclick = () => this._send({ type: 'interrupt' });
     byId('settings-open').onclick = () => this._dialog.open(this._presence.offer);
+    byId('calls-open').onclick = () => this._calls.open(this._presence.key);
     byId('sound-open').onclick = () => this._dialog.open(this._presence.offer, true);
     byId('code-open').onclick = byId('code-too').onclick = () =>
       showSnippets(this._presence.keyed, this._presence.offer?.agent?.name ?? '');
@@ -265,6 +268,7 @@ class Page {
   /** @param {import('./session/presence.js').Known} known */
   _takeKnown(known) {
     this._state.setKnown(known);
+    byId('calls-open').hidden = !this._presence.hasCalls;
     if (known.state === 'ready') {
       const { offer } = this._presence;
       this._conversation.speaker = showAgent(this._presence);

@@ -2,6 +2,7 @@
 /** The gateway's REST side. */
 
 const DEADLINE_MS = 15000;
+const AUDIO_MS = 600000;
 
 /** Why the gateway, or the way to it, has said no. */
 export class Refusal extends Error {
@@ -27,11 +28,11 @@ export function address(path) {
 
 /**
  * @param {string} path
- * @param {{method?: string, body?: unknown, key?: string | null, signal?: AbortSignal}} options
- * @returns {Promise<any>} the answer's JSON
+ * @param {{method?: string, body?: unknown, key?: string | null, signal?: AbortSignal, isFile?: boolean}} options
+ * @returns {Promise<any>} the answer's JSON, or a file
  */
-async function ask(path, { method = 'GET', body, key, signal }) {
-  const limit = AbortSignal.timeout(DEADLINE_MS);
+async function ask(path, { method = 'GET', body, key, signal, isFile = false }) {
+  const limit = AbortSignal.timeout(isFile ? AUDIO_MS : DEADLINE_MS);
   /** @type {Record<string, string>} */
   const headers = body === undefined ? {} : { 'Content-Type': 'application/json' };
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -49,6 +50,7 @@ async function ask(path, { method = 'GET', body, key, signal }) {
     if (signal?.aborted) throw error;
     throw new Refusal('The gateway cannot be reached.', { retryable: true });
   }
+  if (isFile && response.ok) return response.blob();
   const content = await response.json().catch(() => null);
   if (response.ok) return content;
   const told = content?.error ?? {};
@@ -105,7 +107,7 @@ export function askAgent(key, name = '') {
   return ask(name ? `v1/agent?name=${encodeURIComponent(name)}` : 'v1/agent', { key });
 }
 
-/** @param {string | null} key @returns {Promise<{agents: Summary[], own: boolean}>} */
+/** @param {string | null} key @returns {Promise<{agents: Summary[], own: boolean, calls?: boolean}>} */
 export function listAgents(key) {
   return ask('v1/agents', { key });
 }
@@ -118,4 +120,38 @@ export function listAgents(key) {
 /** @param {string | null} key @returns {Promise<{data: Voice[]}>} */
 export function listVoices(key) {
   return ask('v1/audio/voices', { key });
+}
+
+/**
+ * Fields that are empty are left out.
+ * @typedef {{id: string, agent: string, started: string, ended?: boolean, reason?: string, duration_ms?: number,
+ *   turns?: number, collected?: Record<string, string>, decisions?: Record<string, {value: string}>}} RecordedCall
+ * @typedef {{at_ms: number, kind: string, text: string, words?: string, is_interrupted?: boolean}} CallLine
+ */
+
+/**
+ * Recorded calls, newest first.
+ * @param {string | null} key @param {string} before `next` of the answer before; empty: the newest
+ * @returns {Promise<{calls: RecordedCall[], next: string | null}>}
+ */
+export function listCalls(key, before) {
+  return ask(`v1/calls?before=${encodeURIComponent(before)}`, { key });
+}
+
+/**
+ * @param {string | null} key @param {string} id
+ * @returns {Promise<{call: RecordedCall, lines: CallLine[], median_answer_ms: number | null, is_cut: boolean}>}
+ */
+export function showCall(key, id) {
+  return ask(`v1/calls/${id}`, { key });
+}
+
+/** @param {string | null} key @param {string} id @returns {Promise<Blob>} */
+export function fetchCallAudio(key, id) {
+  return ask(`v1/calls/${id}/audio`, { key, isFile: true });
+}
+
+/** @param {string | null} key @param {string} id */
+export function deleteCall(key, id) {
+  return ask(`v1/calls/${id}`, { method: 'DELETE', key });
 }

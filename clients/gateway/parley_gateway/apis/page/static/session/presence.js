@@ -34,6 +34,8 @@ export class Presence {
     this.agents = [];
     /** Whether the server's own agent may be chosen. */
     this.hasOwn = true;
+    /** Whether recorded calls may be read. */
+    this.hasCalls = false;
     /** Name of the agent that the user wants; empty: the server's own. */
     this.wanted = '';
     /** @type {string | null} in memory only */
@@ -94,6 +96,7 @@ export class Presence {
     const listed = await this._gateway.agents(this.key).catch(unlessNeeded);
     this.agents = listed?.agents ?? [];
     this.hasOwn = listed?.own ?? true;
+    this.hasCalls = listed?.calls ?? false;
     const name = this._chosen();
     const agent = this._gateway.agent(this.key, name);
     const [offer, voices] = await Promise.all([
