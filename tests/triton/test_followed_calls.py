@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -12,6 +13,7 @@ from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 
+from gateway_caller import DEADLINE_S, call
 from leftovers import ANY_PORTS
 
 from parley.calls.folder import CallFolder
@@ -19,12 +21,17 @@ from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import ResponseDone, Start
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
+from parley_gateway.security.keys import new_key
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
 
 KEY = "0123456789abcdef01234567"
 AGENT = """instructions = "You take bookings."
 greeting = "Good evening."
 record = true
 recording.consent = "This call is recorded."
+"""
+WEBHOOKS = """
 tools.private_hosts = ["127.0.0.1"]
 [[webhooks]]
 url = "{url}"
@@ -67,18 +74,20 @@ def posted(got: SimpleQueue) -> dict:
     return json.loads(body)
 
 
+def recording_server(folder):
+    """Has the folders ``agents`` and ``calls`` of ``folder``."""
+    names = {"PARLEY_VOICE_AGENT_AGENTS": "agents", "PARLEY_VOICE_AGENT_CALLS": "calls"}
+    environment = {name: str(folder / part) for name, part in names.items()}
+    return EmbeddedServer(ServerOptions(state_dir=folder / "state", environment=environment, **ANY_PORTS))
+
+
 async def test_recorded_call_leaves_files_and_its_webhook_is_called(tmp_path):
     agents, calls = tmp_path / "agents", tmp_path / "calls"
     agents.mkdir()
     with receiver() as (url, got):
-        (agents / "restaurant.toml").write_text(AGENT.format(url=url))
+        (agents / "restaurant.toml").write_text(AGENT + WEBHOOKS.format(url=url))
         (agents / "restaurant.secret").write_text(KEY)
-        options = ServerOptions(
-            state_dir=tmp_path / "state",
-            environment={"PARLEY_VOICE_AGENT_AGENTS": str(agents), "PARLEY_VOICE_AGENT_CALLS": str(calls)},
-            **ANY_PORTS,
-        )
-        with EmbeddedServer(options) as server:
+        with recording_server(tmp_path) as server:
             transport = TritonTransport(server.endpoints.grpc)
             call_id = uuid.uuid4().hex
             try:
@@ -109,3 +118,48 @@ async def test_recorded_call_leaves_files_and_its_webhook_is_called(tmp_path):
     with wave.open(str(files / "audio.wav")) as audio:
         assert audio.getnchannels() == 2
         assert any(audio.readframes(audio.getnframes()))
+
+
+async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_path):
+    keys = {name: new_key(name, ["agent", "calls"]) for name in ("anna", "ben")}
+    (tmp_path / "keys.toml").write_text("\n".join(key.line for key in keys.values()))
+    anna, ben = ({"Authorization": f"Bearer {key.secret}"} for key in keys.values())
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "restaurant.toml").write_text(AGENT)
+    with recording_server(tmp_path) as server:
+        flags = {
+            "listen": {"port": 0},
+            "servers": {"addresses": [server.endpoints.grpc]},
+            "calls": {"folder": str(tmp_path / "calls")},
+            "security": {"keys_file": str(tmp_path / "keys.toml")},
+        }
+        async with (
+            running(load_settings(flags=flags)) as one,
+            call(one.url, headers=anna, agent="restaurant") as caller,
+        ):
+            await caller.until("response_done")
+            before = len(caller.events)
+            await caller.send("text", text="hello")
+            await caller.until("metrics", before)
+            await caller.send("control", action="hangup")
+            await caller.until("closed")
+            http = caller.http
+            async with asyncio.timeout(DEADLINE_S):
+                while not (listed := (await http.get("/v1/calls")).json()["calls"])[0].get("ended"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            (info,) = listed
+            path = f"/v1/calls/{info['id']}"
+            shown = (await http.get(path)).json()
+            audio = (await http.get(f"{path}/audio")).content
+            for method in ("GET", "DELETE"):
+                assert (await http.request(method, path, headers=ben)).status_code == 404
+            assert (await http.get("/v1/calls", headers=ben)).json() == {"calls": [], "next": None}
+            assert (await http.delete(path)).status_code == 204
+            assert (await http.get(path)).json()["error"]["code"] == "call_not_found"
+    said = [(line["kind"], line["words"]) for line in shown["lines"] if line.get("words")]
+    assert said[:2] == [("agent", "This call is recorded. Good evening."), ("user", "hello")]
+    assert said[2][0] == "agent"
+    assert shown["call"]["duration_ms"] == info["duration_ms"] > 0
+    assert audio.startswith(b"RIFF")
+    assert any(audio[44:])
+    assert CallFolder(tmp_path / "calls").list() == []

@@ -73,12 +73,13 @@ test('the chosen agent is described, or the first that may be chosen where it ma
 });
 
 test('an agent that is chosen while another is asked for is the one that is described', async () => {
-  const { presence, asked } = made({ agents: { agents: AGENTS, own: true }, agent: named });
+  const { presence, asked } = made({ agents: { agents: AGENTS, own: true, calls: true }, agent: named });
   const first = presence.choose('clinic');
   const second = presence.choose('restaurant');
   assert.deepEqual(await Promise.all([first, second]), [true, true]);
   assert.equal(presence.offer.agent.name, 'restaurant');
   assert.equal(asked.filter((name) => name === 'readiness').length, 1);
+  assert.equal(presence.hasCalls, true);
 });
 
 test('a chosen agent that does not describe itself is not replaced by the own one', async () => {

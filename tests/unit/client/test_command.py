@@ -67,7 +67,7 @@ async def get(url):
 
 
 async def test_the_page_is_there_for_as_long_as_it_is_needed():
-    async with serve_page(NOWHERE) as url:
+    async with serve_page(NOWHERE, None) as url:
         page = await get(f"{url}/")
         assert page.status_code == 200
         assert "<title>Parley</title>" in page.text
@@ -79,14 +79,14 @@ async def test_the_page_is_there_for_as_long_as_it_is_needed():
 
 
 async def test_taken_port_is_replaced():
-    async with serve_page(NOWHERE) as first, serve_page(NOWHERE) as second:
+    async with serve_page(NOWHERE, None) as first, serve_page(NOWHERE, None) as second:
         assert first != second
         assert (await get(f"{second}/")).status_code == 200
 
 
 async def test_without_the_gateways_packages_there_is_none(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    async with serve_page(NOWHERE) as url:
+    async with serve_page(NOWHERE, None) as url:
         assert url is None
 
 
@@ -290,7 +290,7 @@ def test_failed_turn_sets_the_exit_status(command, tmp_path, monkeypatch, capsys
         await serve(stream, on_frame)
 
     @asynccontextmanager
-    async def no_page(_server):
+    async def no_page(_server, _calls):
         yield None
 
     def open_fake(args, tools, **options):
@@ -625,7 +625,7 @@ def test_the_demonstration_names_its_page_only_where_that_stays(monkeypatch, cap
     served = []
 
     @asynccontextmanager
-    async def page(server):
+    async def page(server, _calls):
         served.append(server)
         yield "http://127.0.0.1:9999"
 

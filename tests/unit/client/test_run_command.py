@@ -64,7 +64,7 @@ class Machine:
         yield SimpleNamespace(endpoints=SimpleNamespace(grpc="127.0.0.1:5"))
 
     @asynccontextmanager
-    async def serve_page(self, server):
+    async def serve_page(self, server, calls):
         yield f"http://page-of-{server}"
 
     async def wait_until_served(self, server, name, _tools, **_options):
