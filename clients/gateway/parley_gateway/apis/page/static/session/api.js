@@ -123,35 +123,10 @@ export function listVoices(key) {
 }
 
 /**
- * Fields that are empty are left out.
- * @typedef {{id: string, agent: string, started: string, ended?: boolean, reason?: string, duration_ms?: number,
- *   turns?: number, collected?: Record<string, string>, decisions?: Record<string, {value: string}>}} RecordedCall
- * @typedef {{at_ms: number, kind: string, text: string, words?: string, is_interrupted?: boolean}} CallLine
+ * Recorded calls: a list, one of them, or its audio.
+ * @param {string} path behind `v1/calls` @param {string | null} key
+ * @param {{method?: string, isFile?: boolean}} [options] @returns {Promise<any>}
  */
-
-/**
- * Recorded calls, newest first.
- * @param {string | null} key @param {string} before `next` of the answer before; empty: the newest
- * @returns {Promise<{calls: RecordedCall[], next: string | null}>}
- */
-export function listCalls(key, before) {
-  return ask(`v1/calls?before=${encodeURIComponent(before)}`, { key });
-}
-
-/**
- * @param {string | null} key @param {string} id
- * @returns {Promise<{call: RecordedCall, lines: CallLine[], median_answer_ms: number | null, is_cut: boolean}>}
- */
-export function showCall(key, id) {
-  return ask(`v1/calls/${id}`, { key });
-}
-
-/** @param {string | null} key @param {string} id @returns {Promise<Blob>} */
-export function fetchCallAudio(key, id) {
-  return ask(`v1/calls/${id}/audio`, { key, isFile: true });
-}
-
-/** @param {string | null} key @param {string} id */
-export function deleteCall(key, id) {
-  return ask(`v1/calls/${id}`, { method: 'DELETE', key });
+export function askCalls(path, key, options = {}) {
+  return ask(`v1/calls${path}`, { ...options, key });
 }

@@ -1,10 +1,8 @@
 // @ts-check
 /** Calls that were recorded: a list, one of them with its words and sound, and how to delete it. */
-import { deleteCall, fetchCallAudio, listCalls, showCall } from '../session/api.js';
+import { askCalls } from '../session/api.js';
 import { clock } from '../talk/summary.js';
 import { byId, make, setText } from './dom.js';
-
-/** @typedef {import('../session/api.js').RecordedCall} RecordedCall */
 
 export class CallsDialog {
   constructor() {
@@ -23,6 +21,7 @@ export class CallsDialog {
   /** @param {string | null} key of the gateway */
   open(key) {
     this._key = key;
+    byId('calls-list').replaceChildren();
     byId('calls').showModal();
     void this._list();
   }
@@ -30,20 +29,20 @@ export class CallsDialog {
   /** @param {string} [before] where the calls that are shown end */
   _list(before = '') {
     return this._do(async () => {
-      const { calls, next } = await listCalls(this._key, before);
+      const { calls, next } = await askCalls(`?before=${encodeURIComponent(before)}`, this._key);
       this._show('');
       if (!before) byId('calls-list').replaceChildren();
-      byId('calls-list').append(...calls.map((call) => this._entry(call)));
+      byId('calls-list').append(...calls.map((/** @type {any} */ call) => this._entry(call)));
       this._next = next ?? '';
       byId('calls-more').hidden = !next;
       setText(byId('calls-problem'), byId('calls-list').children.length ? '' : 'There are no recorded calls.');
     });
   }
 
-  /** @param {RecordedCall} call */
+  /** @param {any} call */
   _entry(call) {
-    const facts = [call.agent, call.ended ? clock(call.duration_ms ?? 0) : 'not ended', call.reason ?? ''];
-    const text = [new Date(call.started).toLocaleString(), ...facts].filter(Boolean).join(' · ');
+    const length = call.ended ? clock(call.duration_ms ?? 0) : 'not ended';
+    const text = `${new Date(call.started).toLocaleString()} · ${call.agent} · ${length}`;
     const button = /** @type {HTMLButtonElement} */ (make('button', 'quiet', text));
     button.type = 'button';
     button.onclick = () => void this._do(() => this._open(call.id));
@@ -52,14 +51,14 @@ export class CallsDialog {
 
   /** @param {string} id */
   async _open(id) {
-    const { call, lines, median_answer_ms: median, is_cut: isCut } = await showCall(this._key, id);
+    const { call, lines, median_answer_ms: median, is_cut: isCut } = await askCalls(`/${id}`, this._key);
     this._show(id);
     const rows = [
       ['Duration', clock(call.duration_ms ?? 0)],
       ['Turns', String(call.turns ?? 0)],
       ['Median time to answer', median === null ? 'none measured' : `${median} ms`],
       ...Object.entries(call.collected ?? {}),
-      ...Object.entries(call.decisions ?? {}).map(([name, { value }]) => [name, String(value)]),
+      ...Object.entries(call.decisions ?? {}).map(([name, decided]) => [name, /** @type {any} */ (decided).value]),
     ];
     byId('call-figures').replaceChildren(
       ...rows.map(([name, value]) => make('div', '', [make('dt', '', name), make('dd', '', value)])),
@@ -69,7 +68,10 @@ export class CallsDialog {
   }
 
   async _play() {
-    this._audio.src = URL.createObjectURL(await fetchCallAudio(this._key, this._id));
+    const id = this._id;
+    const file = await askCalls(`/${id}/audio`, this._key, { isFile: true });
+    if (id !== this._id) return; // the user has gone on meanwhile
+    this._audio.src = URL.createObjectURL(file);
     this._audio.hidden = false;
     byId('call-sound').hidden = true;
     await this._audio.play();
@@ -77,7 +79,7 @@ export class CallsDialog {
 
   async _delete() {
     if (!confirm('Delete this call, with its recording?')) return;
-    await deleteCall(this._key, this._id);
+    await askCalls(`/${this._id}`, this._key, { method: 'DELETE' });
     void this._list();
   }
 
@@ -102,7 +104,7 @@ export class CallsDialog {
   }
 }
 
-/** @param {import('../session/api.js').CallLine} line */
+/** @param {any} line */
 function lineOf({ at_ms: atMs, kind, text, words = '', is_interrupted: isCut = false }) {
   const isSaid = kind === 'user' || kind === 'agent';
   const note = `${clock(atMs)}${isCut ? ', interrupted' : ''}`;
