@@ -33,7 +33,7 @@ class TranscriptLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """Result of the tool; None: there is none, or it was not kept."""
 
 
-class Transcript(msgspec.Struct, frozen=True, kw_only=True):
+class CallTranscript(msgspec.Struct, frozen=True, kw_only=True):
     """What was said and done in a call."""
 
     lines: list[TranscriptLine]
@@ -44,7 +44,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is more than was read."""
 
 
-def read_transcript(folder: Path, max_bytes: int = -1) -> Transcript:
+def read_transcript(folder: Path, max_bytes: int = -1) -> CallTranscript:
     """Read the events in the folder of a call; at most ``max_bytes``, if that is not negative.
 
     A line that is cut off, at the end of a call whose server died, is left out.
@@ -72,7 +72,7 @@ def read_transcript(folder: Path, max_bytes: int = -1) -> Transcript:
     times = [
         one["e2e_ms"] for one in events if one.get("type") == "metrics" and one.get("e2e_ms") is not None
     ]
-    return Transcript(
+    return CallTranscript(
         lines=sorted(lines, key=lambda line: line.at_ms),
         median_answer_ms=round(median(times)) if times else None,
         is_cut=is_cut,

@@ -19,7 +19,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.calls.folder import AUDIO, CallFolder, CallInfo, CallScope
-from parley.calls.transcripts import Transcript, read_transcript
+from parley.calls.transcripts import CallTranscript, read_transcript
 from parley.errors import CallNotFoundError
 from parley.protocol import MAX_AGENT_NAME
 from parley_gateway.bodies import read_options
@@ -62,7 +62,7 @@ class CallList(msgspec.Struct, frozen=True, kw_only=True):
     """`before` of a request for the calls that follow; null: there are no others."""
 
 
-class RecordedCall(Transcript, frozen=True, kw_only=True):
+class RecordedCall(CallTranscript, frozen=True, kw_only=True):
     """A recorded call."""
 
     call: CallInfo
