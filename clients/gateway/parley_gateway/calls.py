@@ -68,8 +68,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     close_s: Seconds = 5.0
     """Limit of closing a call on the server."""
     folder: str = ""
-    """Folder of [recorded calls](gateway.md#recorded-calls), which servers on this machine write, or that is
-    mounted. Empty: no `/v1/calls`."""
+    """Folder of [recorded calls](gateway.md#recorded-calls). Empty: no `/v1/calls`."""
 
     @property
     def deadlines(self) -> Deadlines:
