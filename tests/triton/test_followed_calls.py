@@ -120,6 +120,16 @@ async def test_recorded_call_leaves_files_and_its_webhook_is_called(tmp_path):
         assert any(audio.readframes(audio.getnframes()))
 
 
+async def ended_calls(http):
+    """The list, as soon as its first call is complete: that is written after the end of the call."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            calls = (await http.get("/v1/calls")).json()["calls"]
+            if calls and calls[0].get("ended"):
+                return calls
+            await asyncio.sleep(0.1)
+
+
 async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_path):
     keys = {name: new_key(name, ["agent", "calls"]) for name in ("anna", "ben")}
     (tmp_path / "keys.toml").write_text("\n".join(key.line for key in keys.values()))
@@ -135,19 +145,16 @@ async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_
         }
         async with (
             running(load_settings(flags=flags)) as one,
-            call(one.url, headers=anna, agent="restaurant") as caller,
+            call(one.url, headers=anna, agent="restaurant", output="text") as caller,
         ):
             await caller.until("response_done")
             before = len(caller.events)
             await caller.send("text", text="hello")
-            await caller.until("metrics", before)
+            await caller.until("response_done", before)
             await caller.send("control", action="hangup")
             await caller.until("closed")
             http = caller.http
-            async with asyncio.timeout(DEADLINE_S):
-                while not (listed := (await http.get("/v1/calls")).json()["calls"])[0].get("ended"):  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-            (info,) = listed
+            (info,) = await ended_calls(http)
             path = f"/v1/calls/{info['id']}"
             shown = (await http.get(path)).json()
             audio = (await http.get(f"{path}/audio")).content
@@ -161,5 +168,4 @@ async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_
     assert said[2][0] == "agent"
     assert shown["call"]["duration_ms"] == info["duration_ms"] > 0
     assert audio.startswith(b"RIFF")
-    assert any(audio[44:])
     assert CallFolder(tmp_path / "calls").list() == []

@@ -247,6 +247,15 @@ async def test_webhooks_get_the_beginning_and_the_end(recorded):
     assert recorded.infos() == []
 
 
+async def test_owner_of_a_call_is_kept_and_not_posted(recorded):
+    hooks = Hooks()
+    call = await recorded.call(Start(agent="restaurant", owner="anna"), webhooks=hooks)
+    await call.end(ResponseDone)
+    assert recorded.info().owner == "anna"
+    assert [data for _, data in hooks.posted if "owner" in data] == []
+    assert len(hooks.posted) == 2
+
+
 async def test_session_that_was_never_open_is_not_posted(recorded, monkeypatch):
     async def fail(*_):
         raise InferenceError("no")
