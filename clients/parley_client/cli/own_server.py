@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from parley.calls.folder import DEFAULT_FOLDER
 from parley.names import suggest_name
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import handle_signals
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from parley.launcher import EmbeddedServer
 
 
-CALLS_VARIABLE = "PARLEY_VOICE_AGENT_CALLS"
 UNLIMITED = {"PARLEY_VOICE_AGENT_MAX_SESSIONS": "32"}
 """Environment of a server that is measured: it accepts more calls than it is to hold."""
 _MOST_LINES = 10_000
@@ -123,11 +120,6 @@ class _Progress:
         if self._noted <= _MOST_LINES:
             with suppress(OSError), self.file.open("a" if self._noted > 1 else "w") as file:
                 file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
-
-
-def own_calls() -> Path:
-    """Where a server that is started records calls."""
-    return CHECKOUT / (os.environ.get(CALLS_VARIABLE) or DEFAULT_FOLDER)
 
 
 def default_profile() -> str:

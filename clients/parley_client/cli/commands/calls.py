@@ -14,9 +14,9 @@ from rich.markup import escape
 
 from parley.calls.folder import DEFAULT_FOLDER, CallInfo, open_calls
 from parley.calls.transcripts import printable, read_transcript
+from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import count
 from parley_client.cli.output import plain_table
-from parley_client.cli.own_server import CALLS_VARIABLE
 from parley_client.errors import UsageError
 
 EXAMPLES = """\
@@ -26,7 +26,13 @@ EXAMPLES = """\
   parley calls export 20260504-120000-0f3a9c2b7e0d4411 --out call
                                                  its audio and events, as files of a new folder
   parley calls delete 20260504-120000-0f3a9c2b7e0d4411"""
+_FOLDER = "PARLEY_VOICE_AGENT_CALLS"
 HELP = "list, show, export and delete the calls that a server has recorded"
+
+
+def own_calls() -> Path:
+    """Where a server that is started from this checkout records calls."""
+    return CHECKOUT / (os.environ.get(_FOLDER) or DEFAULT_FOLDER)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--folder",
             type=Path,
-            default=Path(os.environ.get(CALLS_VARIABLE) or DEFAULT_FOLDER),
-            help=f"of the setting `calls` of voice_agent (default: {CALLS_VARIABLE}, else {DEFAULT_FOLDER})",
+            default=Path(os.environ.get(_FOLDER) or DEFAULT_FOLDER),
+            help=f"of the setting `calls` of voice_agent (default: {_FOLDER}, else {DEFAULT_FOLDER})",
         )
 
 

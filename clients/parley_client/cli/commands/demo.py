@@ -25,9 +25,10 @@ from parley_client.cli.arguments import (
     check_output,
     run_to_end,
 )
+from parley_client.cli.commands.calls import own_calls
 from parley_client.cli.commands.say import play
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import add_profile, default_profile, own_calls, running_server
+from parley_client.cli.own_server import add_profile, default_profile, running_server
 from parley_client.cli.script import Script, load_script
 from parley_client.errors import ClientError
 

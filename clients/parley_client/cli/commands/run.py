@@ -25,9 +25,10 @@ from parley_client.agent_registration import Registration, remove_left, to_toml
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
+from parley_client.cli.commands.calls import own_calls
 from parley_client.cli.commands.demo import serve_page
 from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, noted_state
-from parley_client.cli.own_server import add_profile, default_profile, own_calls, own_server
+from parley_client.cli.own_server import add_profile, default_profile, own_server
 from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import ClientError, ToolDefinitionError, UsageError
 
