@@ -236,7 +236,7 @@ def run(found: Sequence[Case], callers: Callers) -> None:
     callers.speak([Line(one.reply, one.voice) for one in found if one.reply])
     for seed, one in enumerate(found):
         if one.reply:
-            heard = callers.hear(Line(one.reply, one.voice), len(found) + seed, one.what.values)
+            heard = callers.hear(Line(one.reply, one.voice), len(found) + seed, one.dialogue.phrases)
             one.heard_reply = heard.text
             one.value = one.dialogue.on_turn(heard, _TODAY).value or one.dialogue.state.value
 

@@ -181,6 +181,37 @@ def test_a_correction_of_no_clear_part_changes_nothing(text):
     assert correct(field("code"), "AB12", text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("B as an Echo, f as a foxtrot, Aizen alpha", "EFA"),
+        ("Diaz and Delta, T as in Tango, he as in Echo", "DTE"),
+        ("No end as in November, I as in India, and as in November", "NIN"),
+        ("p.s.n. papa e.s.n. echo, t.s.n. tango", "PET"),
+        ("N as a geno-vember. O as in asker, m as in might", "NOM"),
+        ("e as in zoom, M for mother, T as in Tom", "ZMT"),
+        ("Fox Strut, I as an India, G as in Golf", "FIG"),
+    ],
+)
+def test_letters_named_by_words_are_read_where_all_else_is_misheard(text, expected):
+    assert spell(text, letters=True).text == expected
+
+
+def test_an_address_spelled_with_words_is_read_where_as_in_is_misheard():
+    heard = (
+        "No M. Asin Might, Alazin Alpha, are asin Romeo. I as in India, dot, G as in Gulf at example dot com."
+    )
+    assert value("email", heard.replace("M. Asin Might", "M as in Mike")) == "mari.g@example.com"
+
+
+def test_words_for_letters_are_expected_once_a_value_was_wrong():
+    dialogue = Dialogue([field("code", phrases=["Zed"])])
+    dialogue.ask("it")
+    assert list(dialogue.phrases) == ["Zed"]
+    dialogue.on_turn(UserAnswer("B 7"), TODAY)
+    assert "as in Bravo" in dialogue.phrases
+
+
 def test_what_was_dictated_is_read_whatever_the_digits():
     draw = random.Random(3)
     words = "zero one two three four five six seven eight nine".split()

@@ -125,7 +125,7 @@ class Collector(InstantTools):
         """Add what the recogniser is to favour for the field, as far as it takes more beside ``others``."""
         phrases = list(others)
         left = MAX_CHARACTERS - sum(map(len, phrases))
-        for phrase in (*self.active.phrases, *self.active.values) if self.active else ():
+        for phrase in self._dialogue.phrases:
             left -= len(phrase)
             if left < 0 or len(phrases) >= MAX_PHRASES:
                 break

@@ -12,7 +12,7 @@ import msgspec
 from parley.agent.collecting import wording
 from parley.agent.collecting.corrections import correct
 from parley.agent.collecting.reading import MAX_TEXT, Doubt, ReadValue, UserAnswer, has_letters, read
-from parley.agent.collecting.spelling import Spelled, spell
+from parley.agent.collecting.spelling import AS_IN, Spelled, spell
 from parley.checkpoint import CollectState
 from parley.protocol import CollectField
 
@@ -27,7 +27,8 @@ _LONGEST_CHOICE = 12
 _SHORT = 3
 """Words behind a "no" that need not be understood."""
 _DENIAL = re.compile(
-    r"^(?:(?:no|nope|sorry|wrong|not quite|that'?s wrong|incorrect)\b[\s,.!]*)+", re.IGNORECASE
+    r"^(?:(?:no|nope|sorry|wrong|not quite|that'?s wrong|not right|that'?s not right|incorrect)\b[\s,.!]*)+",
+    re.IGNORECASE,
 )
 
 
@@ -64,6 +65,15 @@ class Dialogue:
     def active(self) -> CollectField | None:
         """The field that the user is asked for; None: there is none."""
         return self._fields.get(self.state.field)
+
+    @property
+    def phrases(self) -> Sequence[str]:
+        """What the user may say now."""
+        field = self.active
+        if field is None:
+            return ()
+        spelled = has_letters(field) and (self.state.attempts > 0 or self.state.phase != "value")
+        return (*field.phrases, *field.values, *(AS_IN if spelled else ()))
 
     def ask(self, name: str) -> str:
         """Begin to ask for a field; returns the question."""

@@ -244,10 +244,8 @@ def _cardinal(words: Sequence[str]) -> int | None:
 def _read_email(text: str) -> ReadValue:
     plain = _AT_SIGN.sub("at", text)
     plain = _SINGLE_LETTER.sub(r"\1 ", plain)
-    found = _EMAIL.search(_write_email(plain))
-    if found is None:
-        joined = _joined_email(plain)
-        found = _EMAIL.fullmatch(joined)
+    found = None if spell(plain, letters=True).with_words else _EMAIL.search(_write_email(plain))
+    found = found or _EMAIL.fullmatch(_joined_email(plain))
     if found is None:
         return ReadValue(tried="at" in text.lower().split() or "@" in text)
     return ReadValue(found[0].lower().rstrip("."), tried=True)
@@ -270,7 +268,7 @@ def _email_part(text: str) -> str:
     """Words between two signs of an address: spelled, or as they are."""
     spelled = spell(text, letters=True)
     words = _EMAIL_WORD.findall(text)
-    if spelled.groups and not spelled.rest and (len(words) > 1 or len(spelled.text) == 1):
+    if spelled.with_words or (not spelled.rest and (len(words) > 1 or len(spelled.text) == 1)):
         return spelled.text.lower()
     digits = [spell(one, letters=False).text or one for one in words]
     return "".join(digits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -23,6 +23,8 @@ _NAMES = {
 }  # fmt: skip
 WORDS: dict[str, str] = {word: word[0].upper() for word in _ALPHABET}
 """Words of the spelling alphabet, and the letters for which they stand."""
+AS_IN = tuple(f"as in {word.capitalize()}" for word in _ALPHABET)
+"""What recognisers are to expect where a value is spelled with words."""
 LETTERS = {name: letter for letter, names in _NAMES.items() for name in names.split()}
 """Names of letters as recognisers write them."""
 _DIGITS = {
@@ -81,6 +83,11 @@ _LONGEST_RUN = 6
 _LEAST_NEAR = 4
 _NEAR = 0.72
 """Similarity (:mod:`difflib`) from which a word is taken for one of the spelling alphabet."""
+_LONGEST_WORD = 9
+"""Letters of a word of the spelling alphabet that was written as two."""
+_MOST_OPTIONS = 4
+_WITH_WORDS = 3
+"""Letters named by words from which on all are: single ones beside them are halves of what was misheard."""
 _BESIDE_DIGITS = re.compile(r"\b[A-Za-z]{1,4}(?=\d)|(?<=\d)[A-Za-z]{1,4}\b")
 
 
@@ -112,6 +119,11 @@ class Spelled:
         """The likeliest."""
         return "".join(group.best for group in self.groups)
 
+    @property
+    def with_words(self) -> bool:
+        """Whether words name its letters."""
+        return sum(group.sure and group.best.isalpha() for group in self.groups) > 1
+
 
 def sound_alike(one: str, other: str) -> bool:
     """Whether a letter or digit may be mistaken for another."""
@@ -141,6 +153,8 @@ def spell(text: str, *, letters: bool, confidence: float = 1.0) -> Spelled:
         elif tokens[at].lower() not in _IGNORED:
             rest.append(tokens[at])
         at = at + 1 if found is None else found[1]
+    if sum(group.sure and group.best.isalpha() for group in groups) >= _WITH_WORDS:
+        groups = [group for group in groups if group.sure or not (group.best.isalpha() or group.best == "")]
     return Spelled(tuple(groups), tuple(rest))
 
 
@@ -278,12 +292,24 @@ class _Reader:
             and of not in _DIGITS
             and of not in LETTERS
         ):
-            named = _near_word(of)
-            if named or not letter or of[0].upper() == letter:
-                return [Group(((named or of[0].upper(), 0.0),), sure=True)], end
-            return [Group(((letter, 0.0), (of[0].upper(), self.cost / 2)))], end
-        named = _near_word(word)
-        return ([Group(((named, 0.0),), sure=True)], at + 1) if named else None
+            return [self._fused(letter, of)], end
+        named, count = _near_word(word), 1
+        if not named and len(word + second) <= _LONGEST_WORD and not _near_word(second):
+            named, count = _near_word(word + second), 2
+        return ([Group(((named, 0.0),), sure=True)], at + count) if named else None
+
+    def _fused(self, letter: str, word: str) -> Group:
+        """A letter and the word that names it: either may be misheard, an exact code word hardly."""
+        named, like = _near_word(word), _similarities(word)
+        costs = {}
+        for one in like:
+            of_word = self.cost * (
+                0.0 if one == named else 0.2 if one == word[0].upper() else 2.4 - 1.6 * like[one]
+            )
+            alike = not letter or one == letter
+            costs[one] = of_word + self.cost * (0.0 if alike else 1.0 if sound_alike(one, letter) else 2.0)
+        options = sorted(costs.items(), key=lambda it: it[1])[:_MOST_OPTIONS]
+        return Group(tuple((one, cost - options[0][1]) for one, cost in options), sure=True)
 
     def _between(self, at: int) -> bool:
         """Whether digits stand beside a word that is one only there."""
@@ -316,11 +342,21 @@ class _Reader:
 
 
 @lru_cache(maxsize=1_024)
+def _similarities(word: str) -> dict[str, float]:
+    """How like a word is to that of the spelling alphabet for each letter, 0-1."""
+    matcher = SequenceMatcher(b=word, autojunk=False)
+    found = {}
+    for one, letter in WORDS.items():
+        matcher.set_seq1(one)
+        found[letter] = matcher.ratio() if matcher.quick_ratio() > 0.3 else 0.0
+    return found
+
+
 def _near_word(word: str) -> str:
     """The letter of the word of the spelling alphabet that this is, or nearly is; empty: none."""
     if word in WORDS:
         return WORDS[word]
     if len(word) < _LEAST_NEAR or word in _FILLERS:
         return ""
-    near = get_close_matches(word, WORDS, n=1, cutoff=_NEAR)
-    return WORDS[near[0]] if near else ""
+    nearest, likeness = max(_similarities(word).items(), key=lambda it: it[1])
+    return nearest if likeness >= _NEAR else ""
