@@ -367,7 +367,8 @@ async def test_hang_up_while_the_agent_speaks_keeps_what_was_heard_and_said(reco
     await call.until(3_600)
     call.send(Control(action="hangup"))
     await call.end(Closed)
-    texts = [(one.kind, one.words) for one in read_transcript(recorded.calls.path / recorded.info().id)]
+    lines = read_transcript(recorded.calls.path / recorded.info().id).lines
+    texts = [(one.kind, one.words) for one in lines]
     (heard,) = [words for kind, words in texts if kind == "agent"]
     assert heard.startswith("We have a table at eight")
     assert not long.endswith(heard)
