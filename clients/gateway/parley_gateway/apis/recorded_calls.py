@@ -18,12 +18,17 @@ from fastapi import APIRouter, FastAPI, Request
 from msgspec import Meta
 from starlette.responses import Response
 
-from parley.calls.folder import AUDIO, CallFolder, CallInfo, CallScope
+from parley.calls.folder import AUDIO, CallInfo, CallScope, open_calls
 from parley.calls.transcripts import CallTranscript, read_transcript
-from parley.errors import CallNotFoundError
+from parley.errors import CallNotFoundError, ModelLoadingError
 from parley.protocol import MAX_AGENT_NAME
 from parley_gateway.bodies import read_options
-from parley_gateway.errors import CallsUnavailableError, NotFoundError, RangeNotSatisfiableError
+from parley_gateway.errors import (
+    CallsUnavailableError,
+    GatewaySettingsError,
+    NotFoundError,
+    RangeNotSatisfiableError,
+)
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
@@ -73,7 +78,7 @@ class RecordedCalls:
 
     def __init__(self, gateway: Gateway, folder: Path) -> None:
         self._gateway = gateway
-        self._folder = CallFolder(folder)
+        self._folder = open_calls(folder)
         self._limiter = ModelLimiter(gateway, "calls")
         self._threads = ThreadPoolExecutor(_THREADS, "recorded calls")
 
@@ -164,16 +169,16 @@ class RecordedCalls:
         return msgspec.json.encode(CallList(calls=list(map(_without_owner, shown)), next=after))
 
     def _read(self, call_id: str, scope: CallScope) -> bytes:
-        info, folder = self._folder.find(call_id, scope)
-        read = msgspec.structs.asdict(read_transcript(folder, MAX_EVENTS))
+        with self._folder.open(call_id, scope) as (info, files):
+            read = msgspec.structs.asdict(read_transcript(files, MAX_EVENTS))
         return msgspec.json.encode(RecordedCall(call=_without_owner(info), **read))
 
     def _open(self, call_id: str, scope: CallScope) -> tuple[BufferedReader, int]:
-        path = self._folder.find(call_id, scope)[1] / AUDIO
-        if not path.exists():
-            raise NotFoundError("the audio of this call was not kept")
-        file = path.open("rb")
-        return file, path.stat().st_size
+        with self._folder.open(call_id, scope) as (_, files):
+            path = files / AUDIO
+            if not path.exists():
+                raise NotFoundError("the audio of this call was not kept")
+            return path.open("rb"), path.stat().st_size  # a copy from the store is gone when it is closed
 
     async def _pieces(self, file: BufferedReader, begin: int, end: int) -> AsyncGenerator[bytes, None]:
         file.seek(begin)
@@ -216,7 +221,10 @@ def routes(gateway: Gateway) -> APIRouter:
     """``GET /v1/calls``, ``GET`` and ``DELETE /v1/calls/{call_id}``, ``GET /v1/calls/{call_id}/audio``."""
     if not gateway.settings.calls.folder:
         return APIRouter()
-    calls = RecordedCalls(gateway, Path(gateway.settings.calls.folder))
+    try:
+        calls = RecordedCalls(gateway, Path(gateway.settings.calls.folder))
+    except ModelLoadingError as error:  # of the store
+        raise GatewaySettingsError(str(error)) from error
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,6 +1,7 @@
 """``/v1/calls``: recorded calls, which only the key that held them and administrators can read and delete."""
 
 import json
+import shutil
 from datetime import timedelta
 
 import msgspec
@@ -10,6 +11,7 @@ from fake_agent import polite
 
 from parley import protocol
 from parley.calls.folder import AUDIO, EVENTS, CallFolder
+from parley_gateway.apis import recorded_calls
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import Principal
@@ -99,6 +101,42 @@ async def test_list_has_own_calls_and_an_administrator_gets_all(guarded, recorde
     assert await ids(guarded, "ben") == [ben]
     assert await ids(guarded, "boss") == [telephone, ben, anna]
     assert "owner" not in (await guarded.http.get(PATH, headers=HEADERS["boss"])).text
+
+
+class Store:
+    """In place of a bucket: another folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def upload(self, folder):
+        shutil.copytree(folder, self.path / folder.name)
+
+    def download(self, entry, folder):
+        shutil.copytree(self.path / entry, folder, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def stored(recorded, tmp_path, monkeypatch):
+    store = recorded.folder.store = Store(tmp_path / "bucket")
+    monkeypatch.setattr(recorded_calls, "open_calls", lambda path: CallFolder(path, store))
+
+
+async def test_call_is_read_whose_files_are_in_an_object_store(stored, guarded, recorded):
+    call = recorded.add("anna")
+    recorded.folder.upload_finished()
+    assert not (recorded.folder.path / call).exists()
+    read = await guarded.http.get(f"{PATH}/{call}", headers=HEADERS["anna"])
+    assert [line["text"] for line in read.json()["lines"]][:1] == ["agent: Good evening."]
+    audio = await guarded.http.get(f"{PATH}/{call}/audio", headers=HEADERS["anna"])
+    assert audio.content == SOUND
+    assert code_of(await guarded.http.get(f"{PATH}/{call}", headers=HEADERS["ben"]))[0] == 404
+
+
+async def test_gateway_does_not_start_with_a_store_that_is_none(gateway, recorded, monkeypatch):
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_STORE", "ftp://here")
+    with pytest.raises(GatewaySettingsError, match="s3://BUCKET/PREFIX"):
+        await gateway(polite, calls={"folder": str(recorded.folder.path)})
 
 
 async def test_owner_of_a_call_is_that_of_its_key_whatever_the_client_sends(guarded):
