@@ -49,6 +49,8 @@ def value(kind, text, **options) -> str:
         ("number", "for four people", "4"),
         ("email", "My email is john dot smith at example dot com", "john.smith@example.com"),
         ("email", "j o h n underscore seven at gmail dot com", "john_7@gmail.com"),
+        ("email", "My email is nina dot patel at game dot com", "nina.patel@gmail.com"),
+        ("email", "anna at G as in Golf, A as in Alpha, M as in Mike, E as in Echo dot com", "anna@game.com"),
         ("name", "It's John Miller.", "John Miller"),
         ("name", "My name is Laura Janson. Jampin is spelled J-A-N-S-E-N.", "Laura Jansen"),
         ("name", "Mayer, M A Y E R", "Mayer"),

@@ -45,6 +45,8 @@ _EMAIL_SIGN = re.compile(r"(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@
 _DOTS = re.compile(r"\.{2,}")
 _EMAIL_WORD = re.compile(r"[^\W_]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
+_LIKE_GMAIL = frozenset({"game", "gain", "gmale", "gmall"})
+"""What recognisers write for the largest provider; who means another host spells it."""
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
 _DECIMAL = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
 _SIGNS = {
@@ -248,7 +250,11 @@ def _read_email(text: str) -> ReadValue:
     found = found or _EMAIL.fullmatch(_joined_email(plain))
     if found is None:
         return ReadValue(tried="at" in text.lower().split() or "@" in text)
-    return ReadValue(found[0].lower().rstrip("."), tried=True)
+    local, _, host = found[0].lower().rstrip(".").partition("@")
+    name, _, ending = host.partition(".")
+    spelled = spell(plain.lower().rpartition(" at ")[2], letters=True).with_words
+    host = f"gmail.{ending}" if name in _LIKE_GMAIL and not spelled else host
+    return ReadValue(f"{local}@{host}", tried=True)
 
 
 def _joined_email(text: str) -> str:
