@@ -29,9 +29,8 @@ KNOWN_MODELS: Mapping[str, KnownModel] = {
         is_demonstration=True,
     ),
     "qwen2.5-coder-1.5b-w8a8": KnownModel(
-        "Qwen2.5-Coder 1.5B",
-        # It has no adapter, but with examples a call's first prompt may take longer than an answer may. A
-        # token of a conversation takes 28 kB.
+        "Qwen2.5-Coder 1.5B, with an adapter",
+        # A token of a conversation takes 28 kB.
         {"tool_parser": "python", "tool_examples": "false", "kv_cache_gib": "0.5"},
     ),
 }
