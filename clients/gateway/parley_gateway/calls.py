@@ -202,9 +202,9 @@ class Calls:
         check_voice(start.voice, principal)
         # A client that could name a salt could read in `cached_tokens` what others have said; as an owner
         # it could give them calls that they have not held.
-        start = msgspec.structs.replace(
-            with_trace(start), cache_salt=principal.cache_salt, owner=principal.call_owner
-        )
+        # Servers of an older version do not know it.
+        owner = principal.call_owner if settings.folder else ""
+        start = msgspec.structs.replace(with_trace(start), cache_salt=principal.cache_salt, owner=owner)
         self._idle.clear()
         try:
             async with AsyncExitStack() as stack:

@@ -332,6 +332,8 @@ class Conversation:
 
     def _collected_here(self) -> Collection[str] | None:
         """Names of the fields that can be asked for in this step; None: all."""
+        if not self._start.turn.answer:  # no turn would be read
+            return ()
         return None if self._steps.current is None else self._steps.current.collect
 
     def _on_collecting(self) -> None:
@@ -662,13 +664,15 @@ class Conversation:
         self._user_idle.stop()
         self._enter("processing")
 
-    def on_interrupted(self) -> None:
-        """The agent's turn was stopped."""
+    def on_interrupted(self, heard: str) -> None:
+        """The agent's turn was stopped; ``heard``: what was played of it."""
+        self.collector.on_interrupted(heard)
         self._enter_step()
         self._enter("listening")
 
     def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself or failed."""
+        self.collector.on_turn_ended()
         self._enter_step()
         self.interruptions.on_turn_ended()
 

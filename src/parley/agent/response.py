@@ -309,7 +309,7 @@ class LlmResponse:
             if not self._is_answer(answer):
                 raise
         self._enter_step()
-        if self.log.ending is None and self._collector.missing:
+        if self.log.rounds and self.log.ending is None and self._collector.missing:
             await context.certain.wait()
             if question := self._collector.ask_missing():
                 await self._add(self.log.rounds[-1], question, context)
@@ -372,7 +372,6 @@ class LlmResponse:
         question = find_question(answer, self.log.built_in)
         if question is not None and "?" not in answer.text:
             await self._add(answer, question, context)
-            context.changed()
         return question is not None
 
     async def _add(self, answer: ToolRound, text: str, context: TurnContext) -> None:
@@ -380,6 +379,7 @@ class LlmResponse:
         self._separate(context)
         answer.text = f"{answer.text.rstrip()} {text}".lstrip()
         context.write(text)
+        context.changed()  # a checkpoint without the text may be on its way
         await self._say(answer, [text], context)
 
     async def _go_on(self, context: TurnContext, filler: Filler) -> None:

@@ -69,8 +69,8 @@ class AgentTurnHandler(Protocol):
         """The agent is about to answer."""
         ...
 
-    def on_interrupted(self) -> None:
-        """The turn was stopped before its end."""
+    def on_interrupted(self, heard: str) -> None:
+        """The turn was stopped before its end; ``heard``: what was played of it."""
         ...
 
     def on_turn_ended(self) -> None:
@@ -436,7 +436,7 @@ class AgentTurns:
         span.set({"parley.reason": reason, "parley.played_ms": heard.played_ms})
         span.end()
         turn.record("interrupted")
-        self._handler.on_interrupted()
+        self._handler.on_interrupted(heard.text)
         return True
 
     def stop(self, response_id: str | None) -> bool:

@@ -94,7 +94,7 @@ def _read(line: dict[str, Any], results: dict[str, Any], cut: set[str]) -> Itera
             yield TranscriptLine(at_ms, "keys", f"user pressed {keys or 'keys'}", keys)
         case {"type": "response_done", "text": words} if words and content["response_id"] not in cut:
             yield TranscriptLine(at_ms, "agent", f"agent: {words}", words)
-        case {"type": "interrupted", "spoken_text": words}:
+        case {"type": "interrupted", "spoken_text": words} if words:
             yield TranscriptLine(at_ms, "agent", f"agent: {words} (interrupted)", words, is_interrupted=True)
         case {"type": "tool_request" | "tool_run" as kind, "name": name}:
             output = content.get("output") if kind == "tool_run" else results.get(content.get("call_id", ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from agent_fakes import FakeCall, calls, open_call, say, says, spoken
@@ -12,13 +14,19 @@ from test_tools import results
 from parley.agent.collecting.dialogue import Dialogue
 from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
 from parley.asr.messages import Alternative, TranscriptEvent
+from parley.errors import InferenceError
 from parley.protocol import (
     CollectField,
     DataCollected,
     Dtmf,
     ErrorEvent,
+    Interrupt,
+    Interrupted,
+    Respond,
+    ResponseText,
     Start,
     Step,
+    Text,
     Tool,
     Transition,
     TurnDecision,
@@ -267,6 +275,75 @@ async def test_a_step_asks_for_its_fields_by_itself():
     assert call.chat.prompt()[0][1] == "You take bookings.\n\nSay goodbye."
     assert ("assistant", "What is your code?") in call.chat.prompt()
     assert spoken(call)[-1] == "Goodbye."
+    await call.end()
+
+
+WISHES = msgspec.structs.replace(
+    START,
+    collect=[CollectField(name="wish", kind="text", confirm="never")],
+    steps=[Step(name="table", collect=["wish"])],
+)
+
+
+async def asking(call):
+    """Wait until a question has been begun; what comes before it is still being spoken."""
+    while not call.host._sessions[call.id]._conversation.collector.active:  # noqa: ASYNC110 - no event says it
+        await asyncio.sleep(0.01)
+
+
+async def test_a_question_that_was_not_heard_is_asked_behind_a_later_answer():
+    answers = [
+        says("We have tables by the window. The others are near the door."),
+        says("In the evening."),
+        says("Noted."),
+    ]
+    call = await open_call(WISHES, answers=answers)
+    call.send(Text(text="a table"))
+    await asking(call)
+    call.send(Interrupt())
+    await call.wait_for(Interrupted)
+    await say(call, "What are your opening hours?")
+    assert collected(call) == []
+    assert spoken(call)[-2:] == ["In the evening.", "What is your wish?"]
+    await say(call, "a quiet table")
+    assert collected(call) == [("wish", "a quiet table", False)]
+    await call.end()
+
+
+async def test_a_call_that_moves_before_the_question_is_heard_has_it_all_the_same():
+    call = await open_call(
+        WISHES, answers=[says("We have tables by the window. The others are near the door.")]
+    )
+    call.send(Text(text="a table"))
+    await asking(call)
+    call = await moved(call, says("Noted."))
+    await call.wait_for(TurnMetrics)
+    assert spoken(call)[-1].endswith("wish?")
+    await say(call, "a quiet table")
+    assert collected(call) == [("wish", "a quiet table", False)]
+    await call.end()
+
+
+async def test_an_apology_that_goes_on_elsewhere_begins_no_field():
+    call = await open_call(WISHES, answers=[[InferenceError("broken")]] * 4)
+    call.send(Text(text="a table"))
+    await call.wait_for(ResponseText)
+    await asyncio.sleep(0.1)
+    call = await moved(call)
+    await call.wait_for(TurnMetrics)
+    assert call.outlet.codes == []
+    assert not call.host._sessions[call.id]._conversation.collector.active
+    await call.end()
+
+
+async def test_no_field_is_begun_where_the_client_answers_the_turns():
+    start = msgspec.structs.replace(WISHES, turn=TurnOptions(answer=False))
+    call = await open_call(start, answers=[says("Well.")])
+    call.send(Text(text="a table"))
+    call.send(Respond())
+    await call.wait_for(TurnMetrics)
+    assert spoken(call) == ["Well."]
+    assert call.chat.requests[0].tools == []
     await call.end()
 
 

@@ -27,6 +27,7 @@ EVENT_LINES = [
         "event": {"type": "tool_run", "name": "find", "arguments": {"n": 2}, "output": {"ok": True}},
     },
     {"at_ms": 1_000, "event": {"type": "interrupted", "response_id": "r2", "spoken_text": "At eight"}},
+    {"at_ms": 1_050, "event": {"type": "interrupted", "response_id": "r3", "spoken_text": ""}},
     {"at_ms": 1_100, "event": {"type": "metrics", "turn": 1, "e2e_ms": 640.4}},
 ]
 SOUND = bytes(range(256)) * 2_048
