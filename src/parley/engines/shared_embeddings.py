@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from parley.embeddings.messages import EmbeddingSpace, TextKind
 from parley.engines.base import Embedder
 from parley.errors import ModelLoadingError
 from parley.timeouts import loop_time
 
-_CONNECT_S = 5
+_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5}
+"""A host that is gone without a word is given up after 10 s, also while a transaction is rolled back."""
 _WAIT_S = 60.0
 """For another server that makes the same vectors, and for the database's answers."""
 _AWAY_S = 30.0
@@ -27,20 +28,22 @@ _CREATE = """CREATE TABLE IF NOT EXISTS parley_vectors (
     space text, passage bytea, vector bytea NOT NULL, used timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (space, passage))"""
 _REMOVE_OLD = "DELETE FROM parley_vectors WHERE used < now() - interval '90 days'"
+_LIMIT_LOCKS = "SELECT set_config('lock_timeout', %s, true)"
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _TAKE = "SELECT passage, vector FROM parley_vectors WHERE space = %s AND passage = ANY(%s)"
 _KEEP = """UPDATE parley_vectors SET used = now()
     WHERE space = %s AND passage = ANY(%s) AND used < now() - interval '1 day'"""
-_PUT = "INSERT INTO parley_vectors (space, passage, vector) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_PUT = """INSERT INTO parley_vectors (space, passage, vector) VALUES (%s, %s, %s)
+    ON CONFLICT (space, passage) DO UPDATE SET vector = excluded.vector"""
 _log = logging.getLogger(__name__)
 
 
 class SharedEmbedder:
     """Another embedder, whose vectors of passages are made by one server and used by all.
 
-    A batch of passages is locked while its vectors are made; other servers wait for them. They are found by
-    the hash of the passage and the fingerprint of the weights, and are removed when no server has taken them
-    for 90 days. While the database is away, this server makes its own.
+    A batch of passages is locked while its vectors are made; other servers wait for them, half a minute at
+    most. They are found by the hash of the passage and the fingerprint of the weights, and are removed when
+    no server has taken them for 90 days. While the database is away, this server makes its own.
 
     Args:
         embedder: makes the vectors that are not there, and those of queries.
@@ -75,6 +78,8 @@ class SharedEmbedder:
             try:
                 async with asyncio.timeout(_WAIT_S):
                     return await self._embed_once(texts)
+            except psycopg.errors.LockNotAvailable:
+                _log.info("another server has not made the vectors of %d passages in time", len(texts))
             except (psycopg.Error, TimeoutError) as error:
                 self._away_until = loop_time() + _AWAY_S
                 reason = str(error).strip() or type(error).__name__
@@ -86,7 +91,7 @@ class SharedEmbedder:
         space = await self.describe()
         passages = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in texts]
         batch = hashlib.sha256(b"".join([space.fingerprint.encode(), *sorted(passages)])).digest()
-        connecting = psycopg.AsyncConnection.connect(self._url, connect_timeout=_CONNECT_S)
+        connecting = psycopg.AsyncConnection.connect(make_conninfo(self._url, **_LIMITS))
         async with await connecting as db:  # a transaction, which frees the lock at its end
             if not self._is_created:
                 await db.execute(_LOCK, [_LOCK_CREATION])
@@ -94,15 +99,17 @@ class SharedEmbedder:
                 await db.execute(_REMOVE_OLD)
                 await db.commit()
                 self._is_created = True
+            await db.execute(_LIMIT_LOCKS, [f"{500 * _WAIT_S:.0f}"])  # milliseconds; the rest is for the work
             await db.execute(_LOCK, [int.from_bytes(batch[:8], signed=True)])
             taken = await (await db.execute(_TAKE, [space.fingerprint, passages])).fetchall()
-            await db.execute(_KEEP, [space.fingerprint, passages])
-            found = {passage: np.frombuffer(vector, "<f4") for passage, vector in taken}
+            size = 4 * space.dimensions
+            vectors = {key: np.frombuffer(raw, "<f4") for key, raw in taken if len(raw) == size}
+            found = {key: vector for key, vector in vectors.items() if np.isfinite(vector).all()}
             lacking = {key: text for key, text in zip(passages, texts, strict=True) if key not in found}
-            made: Sequence[NDArray[np.float32]] = []
             if lacking:
-                made = [*await self._embedder.embed([*lacking.values()], kind="passage")]
-            found.update(zip(lacking, made, strict=True))
+                made = await self._embedder.embed([*lacking.values()], kind="passage")
+                found.update(zip(lacking, made, strict=True))
+            await db.execute(_KEEP, [space.fingerprint, passages])  # it locks them: not while others are made
             for passage in sorted(lacking):  # in one order: batches of other servers may overlap
                 await db.execute(_PUT, [space.fingerprint, passage, found[passage].astype("<f4").tobytes()])
         return np.stack([found[passage] for passage in passages])

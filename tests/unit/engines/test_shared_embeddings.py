@@ -14,6 +14,7 @@ import numpy as np
 import psycopg
 import pytest
 from fake_embedder import FakeEmbedder
+from psycopg.conninfo import conninfo_to_dict
 
 from parley.engines import shared_embeddings
 from parley.engines.shared_embeddings import SharedEmbedder
@@ -50,9 +51,9 @@ class Postgres:
     def stop(self) -> None:
         self._run("pg_ctl", "--wait", "-m", "immediate", "stop")
 
-    def execute(self, statement: str):
+    def execute(self, statement: str, *values: bytes):
         with psycopg.connect(self.url) as db:
-            return db.execute(statement)
+            return db.execute(statement, values)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,30 @@ async def test_vectors_of_other_weights_are_not_used(postgres):
     assert texts_of(other) == TEXTS
 
 
+@pytest.mark.parametrize("wrong", [b"\0", np.full(256, np.nan, "<f4").tobytes()])
+async def test_wrong_vector_in_the_database_is_made_anew_and_replaced(postgres, wrong):
+    right = await SharedEmbedder(FakeEmbedder(), postgres.url).embed(TEXTS, kind="passage")
+    postgres.execute("UPDATE parley_vectors SET vector = %s", wrong)
+    for made in (TEXTS, []):
+        embedder = FakeEmbedder()
+        vectors = await SharedEmbedder(embedder, postgres.url).embed(TEXTS, kind="passage")
+        assert np.array_equal(vectors, right)
+        assert texts_of(embedder) == made
+
+
+async def test_connection_to_a_host_that_is_silently_gone_has_a_limit(monkeypatch):
+    async def connect(url):
+        asked.update(conninfo_to_dict(url))
+        raise psycopg.OperationalError
+
+    asked = {}
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", connect)
+    await SharedEmbedder(FakeEmbedder(), "postgresql://parley@db/x").embed(TEXTS, kind="passage")
+    assert int(asked["tcp_user_timeout"]) == 10_000
+    # Without data on the way the limit counts only where probes are sent.
+    assert int(asked["keepalives_idle"]) + int(asked["keepalives_interval"]) <= 10
+
+
 async def test_queries_do_not_reach_the_database(postgres):
     embedder = FakeEmbedder()
     await SharedEmbedder(embedder, "postgresql://parley@127.0.0.1:1/none").embed(["what"], kind="query")
@@ -147,7 +172,7 @@ async def test_server_makes_its_own_vectors_while_the_database_is_away(postgres,
 
 
 async def test_lock_of_a_server_that_hangs_is_not_waited_for_without_limit(postgres, monkeypatch, caplog):
-    monkeypatch.setattr(shared_embeddings, "_WAIT_S", 0.3)
+    monkeypatch.setattr(shared_embeddings, "_WAIT_S", 2.0)
 
     class Hanging(FakeEmbedder):
         began = asyncio.Event()
@@ -160,8 +185,11 @@ async def test_lock_of_a_server_that_hangs_is_not_waited_for_without_limit(postg
     try:
         await Hanging.began.wait()
         embedder = FakeEmbedder()
-        await SharedEmbedder(embedder, postgres.url).embed(TEXTS, kind="passage")
+        shared = SharedEmbedder(embedder, postgres.url)
+        await shared.embed(TEXTS, kind="passage")
         assert texts_of(embedder) == TEXTS
+        await shared.embed(TEXTS[:1], kind="passage")  # the database is used all the same
+        postgres.execute("SELECT 1 / count(*) FROM parley_vectors")
     finally:
         hanging.cancel()
         await asyncio.wait([hanging])
