@@ -6,10 +6,11 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from parley.knowledge.documents import MAX_FILE_BYTES, KnowledgeError
 
-CHUNKING = 1
+CHUNKING = 2
 """Version of the cut: an index of another version is made anew."""
 LONGEST = 700
 """Characters of a chunk."""
@@ -18,6 +19,7 @@ _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _BLANKS = re.compile(r"\s+")
+_SPACES = re.compile(" +")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _HIDDEN = frozenset("head script style nav template noscript svg iframe object button select".split())
 _LINES = frozenset("br dd dt li td th tr".split())
@@ -113,27 +115,33 @@ def _without_comments(text: str) -> str:
 def _read_html(text: str) -> Iterator[tuple[int, str]]:
     from lxml import etree  # noqa: PLC0415 - few agents have HTML
 
-    # Python's own parser needs hours for some pages of a MiB.
-    parser = etree.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True)
-    page = etree.fromstring(f"<html>{text}".encode(), parser)
+    # Python's own parser needs hours for some pages of a MiB, lxml's tree minutes; it has 2,048 levels.
+    events: list[tuple[int, str]] = []  # 1: a tag begins, -1: it ends, 0: text
+    target = SimpleNamespace(
+        start=lambda tag, _: events.append((1, tag)),
+        end=lambda tag: events.append((-1, tag)),
+        data=lambda text: events.append((0, text)),
+        close=lambda: events.append((1, "h1")),  # takes the last text
+    )
+    parser = etree.HTMLParser(target=target, encoding="utf-8", huge_tree=True)
+    etree.fromstring(f"<html>{text}".encode(), parser)
     pieces: list[str] = []
-    walk = etree.iterwalk(page, events=("start", "end"))
-    for event, element in walk:
-        tag, ends = element.tag, event == "end"
-        level = _HEADINGS.get(tag, 0)
-        if level:
-            read = "".join(pieces)
-            yield (level, " ".join(read.split())) if ends else (0, read)
-            pieces.clear()
-        elif tag in _LINES:
-            pieces.append("" if ends else "\n")
-        elif tag not in _INLINE:
-            pieces.append("\n\n")
-        if tag in _HIDDEN and not ends:
-            walk.skip_subtree()
-        elif found := element.tail if ends else element.text:
+    hidden = 0
+    for event, found in events:
+        hidden += event if hidden else 0
+        if hidden:
+            continue
+        if not event:
             pieces.append(_BLANKS.sub(" ", found))
-    yield 0, "".join(pieces)
+        elif found in _HEADINGS:
+            read = _SPACES.sub(" ", "".join(pieces))
+            yield (0, read) if event > 0 else (_HEADINGS[found], " ".join(read.split()))
+            pieces.clear()
+        elif found in _LINES:
+            pieces.append("\n" if event > 0 else "")
+        elif found not in _INLINE:
+            pieces.append("\n\n")
+        hidden = int(event > 0 and found in _HIDDEN)
 
 
 _READERS = {"md": _read_markdown, "markdown": _read_markdown, "html": _read_html, "htm": _read_html}

@@ -236,10 +236,9 @@ class Knowledge:
 
     def _on_failure(self, error: ParleyError, again_s: float) -> None:
         was_failing, self._is_failing, self._due = self._is_failing, True, loop_time() + again_s
-        if was_failing:
-            return
-        what = "the agent %s finds passages by words alone for now: %s"
-        _log.warning(what, self._name, error.to_log(), extra=error.log_extra())
+        if not was_failing:
+            what = "the agent %s finds passages by words alone for now: %s"
+            _log.warning(what, self._name, error.to_log(), extra=error.log_extra())
 
 
 async def _embed_all(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -78,6 +78,18 @@ def test_html_that_is_no_page_is_read_in_linear_time(piece):
     split_document("a.html", b"text " + piece.encode() * (20_000 // len(piece)))
 
 
+def test_html_tag_with_many_attributes_is_read_in_linear_time():
+    attributes = " ".join(f"a{number}=1" for number in range(100_000))  # minutes in quadratic time
+    assert pairs("a.html", f"<p {attributes}>text") == [("", "text")]
+
+
+def test_html_is_read_at_any_depth():
+    words = [f"w{number}" for number in range(3_000)]
+    found = pairs("a.html", "<div>".join(words) + "<script>no</script><h2>End</h2>last &amp;  least")
+    assert " ".join(text for _, text in found).split() == [*words, "last", "&", "least"]
+    assert found[-1] == ("End", "last & least")
+
+
 @pytest.mark.parametrize("text", ["", "<nav>Home</nav>", "<!-- a -->"])
 def test_html_without_text_is_an_error(text):
     with pytest.raises(KnowledgeError, match=r"a\.htm has no text"):
