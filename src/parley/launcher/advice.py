@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -158,12 +159,10 @@ def _measure_in_a_process(model: str) -> Measured | None:
     """None: it cannot be loaded here; its last words are on standard error."""
     command = [sys.executable, "-m", "parley.launcher.advice", "--measure", model]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"{model}: no result within {_LIMIT_S:.0f} s", file=sys.stderr)
-        return None
-    if ended.returncode:
-        print(f"{model} cannot be measured: {ended.stderr.strip()[-600:]}", file=sys.stderr)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        said = "" if isinstance(error, subprocess.TimeoutExpired) else error.stderr.strip()[-600:]
+        print(f"{model} cannot be measured: {error}\n{said}", file=sys.stderr)
         return None
     return Measured(**json.loads(ended.stdout.strip().splitlines()[-1]))
 
@@ -191,22 +190,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cores, goal_ms = count_cores(), config.answer_goal_ms
     advice = advise(measured, goal_ms, cores)
     if args.keep:
-        keep_advice(folder, choose(measured, goal_ms, cores))
+        keep_advice(folder, choose(measured, goal_ms, cores), is_complete=0 < len(measured) == len(present))
     if args.json:
         found = [{**asdict(one), "in_time": one.in_time(goal_ms)} for one in measured]
         print(json.dumps({"cores": cores, "goal_ms": goal_ms, "models": found, "advice": advice}))
     else:
         print(f"{'model':26}{'first token: new':>18}{'in a call':>12}{'tokens/s':>10}  in time")
         for one in measured:
-            verdict = "yes" if one.in_time(goal_ms) else "no"
             note = f" ({DEMONSTRATION})" if KNOWN_MODELS[one.model].is_demonstration else ""
             print(
                 f"{one.model:26}{one.cold_ms:>15.0f} ms{one.first_token_ms:>9.0f} ms{one.tokens_per_s:>10.1f}"
-                f"  {verdict}{note}"
+                f"  {'yes' if one.in_time(goal_ms) else 'no'}{note}"
             )
         print(advice)
     return 0 if measured else 1
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # which ends the child too
     sys.exit(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,16 +29,17 @@ _ENOUGH_BYTES = 8 << 30
 _FILE = "language-model.json"
 
 
-def keep_advice(folder: Path, weights: str) -> None:
-    """Write which model is to be served on this machine; empty: that of the profile."""
-    (folder / _FILE).write_text(json.dumps({**_machine(), "weights": weights}) + "\n", encoding="utf-8")
+def keep_advice(folder: Path, weights: str, *, is_complete: bool = True) -> None:
+    """Write the model to serve on this machine, empty: the profile's; if not complete, it holds for a day."""
+    limit = {} if is_complete else {"until": time.time() + 24 * 3600}
+    (folder / _FILE).write_text(json.dumps({**_machine(), "weights": weights, **limit}) + "\n", "utf-8")
 
 
 def read_advice(folder: Path) -> str | None:
-    """What :func:`keep_advice` has written on this machine; None: nothing."""
-    with suppress(OSError, ValueError):
+    """What :func:`keep_advice` has written on this machine; None: nothing that holds."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
         kept = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        if isinstance(kept, dict) and kept.items() >= _machine().items():
+        if kept.items() >= _machine().items() and time.time() < kept.get("until", float("inf")):
             return str(kept.get("weights", ""))
     return None
 

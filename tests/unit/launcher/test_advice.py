@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from parley.agent.config import AgentConfig
-from parley.launcher import advice
+from parley.launcher import advice, larger_model
 from parley.launcher.advice import Measured, advise, measure
 from parley.launcher.larger_model import read_advice
 from parley.llm.messages import Completed, TextDelta
@@ -92,3 +100,52 @@ def test_command_fails_where_nothing_can_be_measured(monkeypatch, tmp_path, caps
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path))
     assert advice.main([]) == 1  # the folder has no weights
     assert f"{SMALL} cannot be measured" in capsys.readouterr().err
+
+
+def test_advice_without_a_model_that_could_not_be_measured_holds_for_a_day(monkeypatch, tmp_path):
+    (tmp_path / SMALL).mkdir()
+    (tmp_path / LARGE).mkdir()
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path))
+    clock = SimpleNamespace()
+    monkeypatch.setattr(larger_model, "time", clock)
+    for found, status, kept in (((SMALL,), 0, SMALL), ((), 1, "")):
+        monkeypatch.setattr(clock, "time", lambda: 1_000.0, raising=False)
+        result = {name: measured(name, 50, 45.0) for name in found}
+        monkeypatch.setattr(advice, "_measure_in_a_process", result.get)
+        assert advice.main(["--keep"]) == status
+        assert read_advice(tmp_path) == kept
+        monkeypatch.setattr(clock, "time", lambda: 90_000.0)
+        assert read_advice(tmp_path) is None
+    monkeypatch.setattr(advice, "_measure_in_a_process", lambda name: measured(name, 50, 45.0))
+    assert advice.main(["--keep"]) == 0
+    monkeypatch.setattr(clock, "time", lambda: 1e12)
+    assert read_advice(tmp_path) is not None
+
+
+def test_measurement_ends_with_the_command(tmp_path):
+    (tmp_path / SMALL).mkdir()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    code = (
+        "import runpy, sys; sys.executable = sys.argv.pop()\n"
+        "runpy.run_module('parley.launcher.advice', run_name='__main__')"
+    )
+    environment = {**os.environ, "PARLEY_MODELS_DIR": str(tmp_path)}
+    command = subprocess.Popen(
+        [sys.executable, "-c", code, str(python)], env=environment, stderr=subprocess.DEVNULL
+    )
+    children = []
+    try:
+        end = time.monotonic() + 60
+        while not any("sleep" in child.cmdline() for child in children):
+            children = psutil.Process(command.pid).children()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        command.terminate()
+        assert command.wait(timeout=30) == 128 + signal.SIGTERM
+        assert not any(child.is_running() for child in children)
+    finally:
+        for process in (command, *children):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
