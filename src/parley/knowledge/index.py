@@ -165,9 +165,7 @@ class KnowledgeIndex:
 
     def add_vectors(self, numbers: Sequence[int], vectors: NDArray[np.float32]) -> None:
         """Add the vectors of passages: f32 ``[n, dimensions]`` of unit length."""
-        rows = [
-            (number, vector.astype("<f4").tobytes()) for number, vector in zip(numbers, vectors, strict=True)
-        ]
+        rows = zip(numbers, [vector.tobytes() for vector in vectors.astype("<f4")], strict=True)
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO vectors SELECT ?1, ?2 "
