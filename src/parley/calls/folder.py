@@ -151,10 +151,13 @@ class CallFolder:
             except FileExistsError:  # the part of another session that went on from the same checkpoint
                 continue
             info = msgspec.structs.replace(info, id=name, part=part)
+            row = (name, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
             try:
-                self._list(info)
-            except BaseException:
+                self._query("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", *row)
+            except BaseException as error:
                 (self.path / name).rmdir()
+                if isinstance(error, sqlite3.IntegrityError):  # the files of that part are in the store
+                    continue
                 raise
             return info
         raise FileExistsError(f"{self.path / info.call}: too many parts")
@@ -168,7 +171,8 @@ class CallFolder:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / INFO)
-        self._list(info)
+        # A call that was deleted meanwhile does not come back.
+        self._query("UPDATE calls SET info = ? WHERE id = ?", msgspec.json.encode(info), info.id)
 
     def list(
         self,
@@ -269,10 +273,6 @@ class CallFolder:
         if self.store is not None:
             self.store.delete(info.id)
         self._query("DELETE FROM calls WHERE id = ?", info.id)
-
-    def _list(self, info: CallInfo) -> None:
-        row = (info.id, info.agent, info.started, info.delete_at, msgspec.json.encode(info))
-        self._query("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", *row)
 
     def _query(self, query: str, *values: str | int | bytes | None) -> Sequence[CallInfo]:
         if not (path := self.path / _LIST).exists():

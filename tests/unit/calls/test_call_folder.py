@@ -112,6 +112,13 @@ def test_delete_removes_files_and_entry(folder):
     assert not (folder.path / begun.id).exists()
 
 
+def test_call_whose_line_was_deleted_meanwhile_does_not_come_back(folder):
+    begun = folder.begin(info())
+    folder._query("DELETE FROM calls WHERE id = ?", begun.id)
+    folder.finish(begun)
+    assert folder.list() == []
+
+
 @pytest.mark.parametrize("entry", ["", ".", "..", "../calls", "/etc", "calls.sqlite3", "20260504-120000-x"])
 def test_ids_that_are_none_lead_nowhere(folder, entry):
     folder.begin(info())

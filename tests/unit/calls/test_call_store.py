@@ -61,6 +61,21 @@ def test_finished_call_moves_and_can_be_read_and_deleted_there(folder, server):
         pass
 
 
+def test_part_that_goes_on_from_the_same_checkpoint_replaces_no_uploaded_one(folder, server):
+    first = ended(folder)
+    second = ended(folder, call=first, part=2)
+    folder.upload_finished()
+    for part in (1, 2):
+        other = folder.begin(info(NOW, "another", call=first, part=part))
+        assert other.id not in (first, second)
+    assert sorted(path.name for path in folder.path.iterdir()) == [
+        f"{first}.3",
+        f"{first}.4",
+        "calls.sqlite3",
+    ]
+    assert [folder.list("restaurant")[at].id for at in (0, 1)] == [second, first]
+
+
 def test_call_that_goes_on_stays(folder, server):
     begun = folder.begin(info())
     folder.upload_finished()
