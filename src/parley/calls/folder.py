@@ -245,12 +245,17 @@ class CallFolder:
             return
         self._measure()
         for folder in sorted(path.parent for path in self.path.glob(f"*/{INFO}")):
-            self.store.upload(folder)
-            shutil.rmtree(folder, ignore_errors=True)  # another server may have moved it as well
             try:
-                self._info(folder.name)
-            except CallNotFoundError:  # it was deleted meanwhile
-                self.store.delete(folder.name)
+                self.store.upload(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+            except FileNotFoundError:
+                if folder.exists():  # there is no such bucket; else it was deleted, or another server's
+                    raise
+            finally:
+                try:
+                    self._info(folder.name)
+                except CallNotFoundError:  # it was deleted meanwhile
+                    self.store.delete(folder.name)
         self._measure()
 
     def _measure(self) -> None:
@@ -268,11 +273,13 @@ class CallFolder:
         raise CallNotFoundError(f"there is no call {entry[:80]!r} in {self.path}")
 
     def _remove(self, info: CallInfo) -> None:
-        if (folder := self.path / info.id).exists():
-            shutil.rmtree(folder)
+        with suppress(FileNotFoundError):  # an upload may remove it as well
+            shutil.rmtree(self.path / info.id)
         if self.store is not None:
             self.store.delete(info.id)
         self._query("DELETE FROM calls WHERE id = ?", info.id)
+        if self.store is not None:  # an upload may have found the line for the last time
+            self.store.delete(info.id)
 
     def _query(self, query: str, *values: str | int | bytes | None) -> Sequence[CallInfo]:
         if not (path := self.path / _LIST).exists():

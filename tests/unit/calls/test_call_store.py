@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from call_infos import NOW, info
@@ -81,6 +82,42 @@ def test_call_that_goes_on_stays(folder, server):
     folder.upload_finished()
     assert not server.objects
     assert (folder.path / begun.id).is_dir()
+
+
+def test_call_that_is_deleted_during_its_upload_leaves_nothing(folder, server, monkeypatch):
+    entry, upload = ended(folder), CallStore.upload
+
+    def meet(store: CallStore, files: Path) -> None:
+        """Another thread deletes the call when one file is stored."""
+        folder.delete(entry)
+        server.objects[keys(entry)[0]] = b"{}"
+        upload(store, files)
+
+    monkeypatch.setattr(CallStore, "upload", meet)
+    folder.upload_finished()
+    assert not server.objects
+    assert folder.list() == []
+
+
+def test_call_that_is_uploaded_during_its_deletion_leaves_nothing(folder, server, monkeypatch):
+    entry, delete, late = ended(folder), CallStore.delete, [b"{}"]
+
+    def meet(store: CallStore, name: str) -> None:
+        """An upload finds the call in the list for the last time."""
+        delete(store, name)
+        server.objects.update({keys(name)[0]: late.pop()} if late else {})
+
+    monkeypatch.setattr(CallStore, "delete", meet)
+    folder.delete(entry)
+    assert not server.objects
+
+
+def test_bucket_that_does_not_exist_is_a_failure(folder, server):
+    folder.store = CallStore("s3://another-bucket/calls")
+    entry = ended(folder)
+    with pytest.raises(OSError, match="NoSuchBucket"):
+        folder.upload_finished()
+    assert (folder.path / entry / "call.json").exists()
 
 
 def test_due_call_is_deleted_in_the_store(folder, server):
