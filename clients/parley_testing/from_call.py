@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from parley.calls.folder import CallInfo, open_calls
+from parley.calls.folder import EVENTS, CallInfo, open_calls
 from parley.calls.transcripts import TranscriptLine, printable, read_transcript
 from parley_client.agent_registration import to_toml
 from parley_client.errors import ClientError
@@ -44,7 +44,8 @@ def write_scenario(entry: str, calls: Path) -> str:
     """
     own = Path(entry)
     try:
-        with nullcontext((None, own)) if own.is_dir() else open_calls(calls).open(entry) as (listed, folder):
+        given = nullcontext((None, own)) if own.is_dir() else open_calls(calls).open(entry, name=EVENTS)
+        with given as (listed, folder):
             info = listed or msgspec.json.decode((folder / "call.json").read_bytes(), type=CallInfo)
             lines = read_transcript(folder).lines
     except (OSError, msgspec.MsgspecError) as error:

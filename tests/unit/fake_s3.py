@@ -1,5 +1,6 @@
 """An object store on this machine: the part of S3's protocol that voices and calls need."""
 
+import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,9 +41,18 @@ class _Handler(BaseHTTPRequestHandler):
         if key == "":
             self._list(parse_qs(urlsplit(self.path).query))
         elif key in self.server.objects:
-            self._answer(200, self.server.objects[key])
+            body = self.server.objects[key]
+            if (part := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))) is None:
+                self._answer(200, body)
+            else:
+                begin, last = int(part[1]), min(int(part[2]), len(body) - 1)
+                self._answer(
+                    206, body[begin : last + 1], {"Content-Range": f"bytes {begin}-{last}/{len(body)}"}
+                )
         else:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    do_HEAD = do_GET  # noqa: N815
 
     def do_PUT(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -94,13 +104,16 @@ class _Handler(BaseHTTPRequestHandler):
             f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}</ListBucketResult>".encode(),
         )
 
-    def _answer(self, status, body):
+    def _answer(self, status, body, headers=None):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("ETag", '"x"')
         self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from parley.calls.store import CallStore
+from parley.calls.store import CallStore, OpenFile
 from parley.checkpoint import DecidedState, SessionState
 from parley.errors import CallNotFoundError
 from parley.protocol import Transfer
@@ -202,15 +202,30 @@ class CallFolder:
         return info, folder
 
     @contextmanager
-    def open(self, entry: str, scope: CallScope = ALL_CALLS) -> Iterator[tuple[CallInfo, Path]]:
-        """As :meth:`find`, with a copy of the files if they are in the store."""
+    def open(
+        self, entry: str, scope: CallScope = ALL_CALLS, name: str = ""
+    ) -> Iterator[tuple[CallInfo, Path]]:
+        """As :meth:`find`, with a copy of the files, or of the named one, if they are in the store."""
         info = self._info(entry, scope)
         if self.store is None or (self.path / info.id).is_dir():
             yield self.find(entry, scope)
             return
         with TemporaryDirectory() as copies:
-            self.store.download(entry, Path(copies))
+            self.store.download(entry, Path(copies), name)
             yield info, Path(copies)
+
+    def open_file(self, entry: str, name: str, scope: CallScope = ALL_CALLS) -> tuple[OpenFile, int]:
+        """A file of an entry, here or in the store, and its size.
+
+        Raises:
+            CallNotFoundError: there is no such entry.
+            FileNotFoundError: it has no such file.
+        """
+        path = self.path / self._info(entry, scope).id / name
+        if self.store is None or path.exists():
+            return path.open("rb"), path.stat().st_size
+        file = self.store.open(entry, name)
+        return file, file.size
 
     def delete(self, entry: str, scope: CallScope = ALL_CALLS) -> None:
         """Delete an entry, first its files and then its line in the list.

@@ -7,14 +7,22 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from parley.errors import ModelLoadingError
 
+if TYPE_CHECKING:
+    from obstore import ReadableFile
+
+OpenFile: TypeAlias = "BufferedReader | ReadableFile"
+"""A file of a call, here or in the store."""
 _ADDRESS = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?")
 _TIMEOUT = timedelta(seconds=30)
 _CONNECT = timedelta(seconds=5)
 _RETRIES = 3
+_READ_AT_ONCE = 256 * 1024
 
 
 class CallStore:
@@ -57,13 +65,18 @@ class CallStore:
             for path in folder.iterdir():
                 self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
 
-    def download(self, entry: str, folder: Path) -> None:
-        """Write the files of a call into a folder."""
+    def download(self, entry: str, folder: Path, name: str = "") -> None:
+        """Write the files of a call into a folder; only one, if it is named."""
         with self._errors():
-            for name in self._names(entry):
-                with (folder / Path(name).name).open("wb") as file:
-                    for piece in self._obstore.get(self._store, name):
+            for key in [f"{entry}/{name}"] if name else self._names(entry):
+                with (folder / Path(key).name).open("wb") as file:
+                    for piece in self._obstore.get(self._store, key):
                         file.write(piece)
+
+    def open(self, entry: str, name: str) -> ReadableFile:
+        """A file of a call, of which only what is read is fetched; its methods raise ``OSError`` as well."""
+        with self._errors():
+            return self._obstore.open_reader(self._store, f"{entry}/{name}", buffer_size=_READ_AT_ONCE)
 
     def delete(self, entry: str) -> None:
         """Delete the files of a call, if there are some."""

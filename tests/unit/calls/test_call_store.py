@@ -182,6 +182,25 @@ def test_writer_moves_a_call_when_it_has_ended_and_tries_again(folder, server, m
     assert f"calls/{call.call}/audio.wav" in server.objects
 
 
+def test_only_what_is_needed_is_fetched(folder, server):
+    entry = ended(folder)
+    server.objects[f"calls/{entry}/audio.wav"] = sound = bytes(range(256)) * 4_096
+    folder.upload_finished()
+    server.requests.clear()
+    with folder.open(entry, name="events.jsonl") as (_, files):
+        assert [path.name for path in files.iterdir()] == ["events.jsonl"]
+    file, size = folder.open_file(entry, "audio.wav")
+    file.seek(1_000)
+    assert (bytes(file.read(500)), size) == (sound[1_000:1_500], len(sound))
+    assert [one.rpartition("/")[2] for one in server.requests] == ["events.jsonl", "audio.wav", "audio.wav"]
+    server.access_key = "another"
+    file.read(len(sound))  # the rest of what was fetched
+    with pytest.raises(OSError, match="403"):
+        file.read(len(sound))
+    with pytest.raises(OSError, match=URL):
+        folder.open_file(entry, "audio.wav")
+
+
 @pytest.mark.parametrize("url", ["bucket", "http://host/bucket", "s3://", "s3://UPPER/x", "s3://bucket/a b"])
 def test_address_that_is_none_is_refused(url):
     with pytest.raises(ModelLoadingError, match="BUCKET/PREFIX"):

@@ -9,16 +9,16 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, TypeVar, TypeVarTuple
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from msgspec import Meta
 from starlette.responses import Response
 
-from parley.calls.folder import AUDIO, CallInfo, CallScope, open_calls
+from parley.calls.folder import AUDIO, EVENTS, CallInfo, CallScope, open_calls
+from parley.calls.store import OpenFile
 from parley.calls.transcripts import CallTranscript, read_transcript
 from parley.errors import CallNotFoundError, ModelLoadingError
 from parley.protocol import MAX_AGENT_NAME
@@ -35,16 +35,17 @@ from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.schemas import answers, query
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
-from parley_gateway.streaming import StreamedAnswer
+from parley_gateway.streaming import StreamedAnswer, while_connected
 
 CALLS = "/v1/calls"
 MAX_EVENTS = 8 * 1024 * 1024
 """Bytes of a call's events that are read for one answer."""
-_THREADS = 2
+_LISTING, _READING = 2, 4
+"""Threads; those that list do not wait for files, which may be in a store."""
 _PIECE = 256 * 1024
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 _log = logging.getLogger("parley.gateway")
-ParametersT = ParamSpec("ParametersT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
 
@@ -80,32 +81,36 @@ class RecordedCalls:
         self._gateway = gateway
         self._folder = open_calls(folder)
         self._limiter = ModelLimiter(gateway, "calls")
-        self._threads = ThreadPoolExecutor(_THREADS, "recorded calls")
+        self._lists = ThreadPoolExecutor(_LISTING, "lists of calls")
+        self._files = ThreadPoolExecutor(_READING, "files of calls")
 
     def close(self) -> None:
         """End the threads, when what they read now is read."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._lists, self._files):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def list(self, request: Request) -> Response:
         """The caller's recorded calls, newest first; with the scope `admin` those of all callers."""
         principal, scope = await self._admit(request)
         wanted = read_options(request.query_params, CallQuery)
         with self._limiter.place(principal):
-            return _json(await self._run(self._list, wanted, scope))
+            return _json(await self._run(self._lists, self._list, wanted, scope))
 
     async def show(self, request: Request, call_id: str) -> Response:
         """What was said and done in a call."""
         principal, scope = await self._admit(request)
         with self._limiter.place(principal):
-            return _json(await self._run(self._read, call_id, scope))
+            reading = self._run(self._files, self._read, call_id, scope)
+            return _json(await while_connected(request, reading))
 
     async def audio(self, request: Request, call_id: str) -> Response:
         """The audio of a call, or a range of its bytes: WAV, the caller left and the agent right."""
         principal, scope = await self._admit(request)
         with ExitStack() as resources:
             resources.enter_context(self._limiter.place(principal))
-            file, size = await self._run(self._open, call_id, scope)
-            resources.enter_context(file)
+            opening = self._run(self._files, self._open, call_id, scope)
+            file, size = await while_connected(request, opening)
+            resources.callback(file.close)
             try:
                 begin, end = _read_range(request.headers.get("range", ""), size)
             except RangeNotSatisfiableError as error:
@@ -129,7 +134,7 @@ class RecordedCalls:
         """Delete a call, with its files."""
         principal, scope = await self._admit(request)
         with self._limiter.place(principal):
-            await self._run(self._folder.delete, call_id, scope)
+            await self._run(self._files, self._folder.delete, call_id, scope)
         audit("call_deleted", principal, call=call_id)
         return Response(status_code=204)
 
@@ -143,7 +148,7 @@ class RecordedCalls:
         return principal, CallScope(owner=owner, agents=principal.agents)
 
     async def _run(
-        self, work: Callable[ParametersT, ResultT], *args: ParametersT.args, **kwargs: ParametersT.kwargs
+        self, threads: ThreadPoolExecutor, work: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT
     ) -> ResultT:
         """The result of ``work``, which reads or deletes files.
 
@@ -152,7 +157,7 @@ class RecordedCalls:
             CallsUnavailableError: the folder cannot be used.
         """
         try:
-            return await asyncio.wrap_future(self._threads.submit(work, *args, **kwargs))
+            return await asyncio.wrap_future(threads.submit(work, *args))
         except (CallNotFoundError, FileNotFoundError) as error:  # its text has the folder
             raise CallNotFoundError("there is no such call") from error
         except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
@@ -169,21 +174,20 @@ class RecordedCalls:
         return msgspec.json.encode(CallList(calls=list(map(_without_owner, shown)), next=after))
 
     def _read(self, call_id: str, scope: CallScope) -> bytes:
-        with self._folder.open(call_id, scope) as (info, files):
+        with self._folder.open(call_id, scope, EVENTS) as (info, files):
             read = msgspec.structs.asdict(read_transcript(files, MAX_EVENTS))
         return msgspec.json.encode(RecordedCall(call=_without_owner(info), **read))
 
-    def _open(self, call_id: str, scope: CallScope) -> tuple[BufferedReader, int]:
-        with self._folder.open(call_id, scope) as (_, files):
-            path = files / AUDIO
-            if not path.exists():
-                raise NotFoundError("the audio of this call was not kept")
-            return path.open("rb"), path.stat().st_size  # a copy from the store is gone when it is closed
+    def _open(self, call_id: str, scope: CallScope) -> tuple[OpenFile, int]:
+        try:
+            return self._folder.open_file(call_id, AUDIO, scope)
+        except FileNotFoundError as error:
+            raise NotFoundError("the audio of this call was not kept") from error
 
-    async def _pieces(self, file: BufferedReader, begin: int, end: int) -> AsyncGenerator[bytes, None]:
-        file.seek(begin)
-        while begin < end and (piece := await self._run(file.read, min(_PIECE, end - begin))):
-            begin += len(piece)
+    async def _pieces(self, file: OpenFile, at: int, end: int) -> AsyncGenerator[bytes, None]:
+        await self._run(self._files, file.seek, at)
+        while at < end and (piece := bytes(await self._run(self._files, file.read, min(_PIECE, end - at)))):
+            at += len(piece)
             yield piece
 
 

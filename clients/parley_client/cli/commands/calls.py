@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from parley.calls.folder import DEFAULT_FOLDER, CallInfo, open_calls
+from parley.calls.folder import DEFAULT_FOLDER, EVENTS, CallInfo, open_calls
 from parley.calls.transcripts import printable, read_transcript
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import count
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             case "list":
                 _list(folder.list(args.agent, args.limit), console, as_json=args.json)
             case "show":
-                with folder.open(args.id) as (info, files):
+                with folder.open(args.id, name=EVENTS) as (info, files):
                     _show(info, files, console)
             case "export":
                 with folder.open(args.id) as (_, files):

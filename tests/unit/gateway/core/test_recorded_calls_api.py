@@ -1,13 +1,17 @@
 """``/v1/calls``: recorded calls, which only the key that held them and administrators can read and delete."""
 
+import asyncio
+import io
 import json
 import shutil
+import threading
 from datetime import timedelta
 
 import msgspec
 import pytest
 from call_infos import NOW, info
 from fake_agent import polite
+from listening_gateway import until
 
 from parley import protocol
 from parley.calls.folder import AUDIO, EVENTS, CallFolder
@@ -113,8 +117,19 @@ class Store:
     def upload(self, folder):
         shutil.copytree(folder, self.path / folder.name)
 
-    def download(self, entry, folder):
-        shutil.copytree(self.path / entry, folder, dirs_exist_ok=True)
+    def download(self, entry, folder, name):
+        shutil.copy(self.path / entry / name, folder)
+
+    def open(self, entry, name):
+        return StoredFile((self.path / entry / name).read_bytes())
+
+
+class StoredFile(io.BytesIO):
+    """Its size is known."""
+
+    @property
+    def size(self):
+        return len(self.getbuffer())
 
 
 @pytest.fixture
@@ -132,6 +147,29 @@ async def test_call_is_read_whose_files_are_in_an_object_store(stored, guarded, 
     audio = await guarded.http.get(f"{PATH}/{call}/audio", headers=HEADERS["anna"])
     assert audio.content == SOUND
     assert code_of(await guarded.http.get(f"{PATH}/{call}", headers=HEADERS["ben"]))[0] == 404
+
+
+async def test_list_does_not_wait_for_files_and_callers_who_leave_free_their_places(
+    gateway, recorded, monkeypatch
+):
+    call, goes_on = recorded.add(), threading.Event()
+
+    def hang(*_):
+        assert goes_on.wait(30)
+
+    monkeypatch.setattr(recorded_calls.RecordedCalls, "_read", hang)
+    one = await gateway(calls={"folder": str(recorded.folder.path)})
+    places = one.gateway.metrics.stages.labels("calls")._value
+    asking = [asyncio.create_task(one.http.get(f"{PATH}/{call}")) for _ in range(6)]
+    try:
+        await until(lambda: places.get() == len(asking))
+        assert len((await one.http.get(PATH)).json()["calls"]) == 1
+        for task in asking:
+            task.cancel()
+        await until(lambda: places.get() == 0)
+    finally:
+        goes_on.set()
+        await asyncio.wait(asking)
 
 
 async def test_gateway_does_not_start_with_a_store_that_is_none(gateway, recorded, monkeypatch):
