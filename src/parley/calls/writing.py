@@ -72,14 +72,15 @@ class CallWriter:
         return True
 
     def close(self, limit_s: float) -> bool:
-        """Write what waits, and end the threads; returns whether that was done in time."""
+        """Write what waits, upload it, and end the threads; returns whether all was written in time."""
         end = time.monotonic() + limit_s
+        self._jobs.put(None)
+        writing, upkeep = self._threads
+        writing.join(limit_s)
         self._is_closing = True
         self._wake.set()
-        self._jobs.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        if late := self._threads[0].is_alive():
+        upkeep.join(max(0.0, end - time.monotonic()))
+        if late := writing.is_alive():
             _log.error("%d bytes of recordings were not written", self._put - self._done)
         return not late
 
@@ -96,6 +97,7 @@ class CallWriter:
     def _keep_up(self) -> None:
         wait_s = _RETRY_S
         while True:
+            is_last = self._is_closing
             self._wake.clear()
             try:
                 if count := self.folder.delete_due(datetime.now(UTC)):
@@ -108,10 +110,10 @@ class CallWriter:
             except (OSError, sqlite3.Error) as error:
                 _log.error("recorded calls wait: %s", error)
                 failed, wait_s = True, min(2 * wait_s, _RETRY_AT_MOST_S)
+            if is_last:
+                return
             if not self._is_closing:
                 self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
-            if self._is_closing:
-                return
 
 
 class CallRecord:

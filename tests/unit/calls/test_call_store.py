@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -180,6 +181,24 @@ def test_writer_moves_a_call_when_it_has_ended_and_tries_again(folder, server, m
     assert writer.close(30.0)
     assert outcomes == [""]
     assert f"calls/{call.call}/audio.wav" in server.objects
+
+
+def test_writer_that_ends_moves_the_calls_that_end_with_it(folder, server, monkeypatch):
+    writer, goes_on = CallWriter(folder, lambda _: None), threading.Event()
+    call = info(at=datetime.now(UTC))
+    record = CallRecord(writer, call, RecordSettings(), 0.0)
+    writer.put(0, lambda: goes_on.wait(30.0))
+    record.finish(call, 1.0)
+    join = threading.Thread.join
+
+    def let_go(thread: threading.Thread, timeout: float | None = None) -> None:
+        """The writer is closing, and still has to write."""
+        goes_on.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", let_go)
+    assert writer.close(30.0)
+    assert f"calls/{call.call}/call.json" in server.objects
 
 
 def test_only_what_is_needed_is_fetched(folder, server):
