@@ -124,7 +124,7 @@ class CallFolder:
         self.path = path
         self.store = store
         self.spool_bytes = 0
-        """With a store: of all files here, when :meth:`upload_finished` was called last."""
+        """With a store: of the files that waited for it when :meth:`upload_finished` was called last."""
         self._key = secrets.token_bytes(32)
 
     def seal(self, call: str, agent: str) -> str:
@@ -277,7 +277,7 @@ class CallFolder:
         size = 0
         for path in self.path.glob("*/*"):
             with suppress(FileNotFoundError):
-                size += path.stat().st_size
+                size += path.stat().st_size if (path.parent / INFO).exists() else 0
         self.spool_bytes = size
 
     def _info(self, entry: str, scope: CallScope = ALL_CALLS) -> CallInfo:

@@ -80,8 +80,10 @@ def test_part_that_goes_on_from_the_same_checkpoint_replaces_no_uploaded_one(fol
 
 def test_call_that_goes_on_stays(folder, server):
     begun = folder.begin(info())
+    (folder.path / begun.id / "events.jsonl").write_text("{}\n")
     folder.upload_finished()
     assert not server.objects
+    assert folder.spool_bytes == 0
     assert (folder.path / begun.id).is_dir()
 
 
