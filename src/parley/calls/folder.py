@@ -242,8 +242,10 @@ class CallFolder:
             try:
                 self._remove(info)
                 count += 1
-            except OSError:
+            except OSError as error:
                 _log.exception("the call %s, whose time is over, cannot be deleted", info.id)
+                if self.store is not None and error.errno is None:  # the store's: each would wait for it
+                    break
         return count
 
     def has_room(self) -> bool:

@@ -100,16 +100,16 @@ class CallWriter:
             is_last = self._is_closing
             self._wake.clear()
             try:
-                if count := self.folder.delete_due(datetime.now(UTC)):
-                    _log.info("%d recorded calls were deleted: their time was over", count)
-            except (OSError, sqlite3.Error):
-                _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
-            try:
                 self.folder.upload_finished()
                 failed, wait_s = False, _RETRY_S
             except (OSError, sqlite3.Error) as error:
                 _log.error("recorded calls wait: %s", error)
                 failed, wait_s = True, min(2 * wait_s, _RETRY_AT_MOST_S)
+            try:
+                if count := self.folder.delete_due(datetime.now(UTC)):
+                    _log.info("%d recorded calls were deleted: their time was over", count)
+            except (OSError, sqlite3.Error):
+                _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
             if is_last:
                 return
             if not self._is_closing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -132,11 +134,35 @@ def test_due_call_is_deleted_in_the_store(folder, server):
 
 
 def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
-    entry = ended(folder, days=1)
+    entries = {ended(folder, days=1), ended(folder, days=1)}
     folder.upload_finished()
     server.access_key = "another"
+    server.requests.clear()
     assert folder.delete_due(NOW + timedelta(days=2)) == 0
-    assert [one.id for one in folder.list()] == [entry]
+    assert {one.id for one in folder.list()} == entries
+    assert len(server.requests) == 1
+
+
+def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monkeypatch):
+    stuck, remove = ended(folder, days=1), shutil.rmtree
+    ended(folder, days=2)
+
+    def fail(path: Path) -> None:
+        if path.name == stuck:
+            raise PermissionError(errno.EACCES, "not allowed", str(path))
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    assert folder.delete_due(NOW + timedelta(days=3)) == 1
+    assert [one.id for one in folder.list()] == [stuck]
+
+
+def test_calls_are_uploaded_before_others_are_deleted(folder, server, monkeypatch):
+    done: list[str] = []
+    for name in ("upload_finished", "delete_due"):
+        monkeypatch.setattr(CallFolder, name, lambda *_, name=name: done.append(name))
+    CallWriter(folder, lambda _: None).close(30.0)
+    assert done[:2] == ["upload_finished", "delete_due"]
 
 
 def test_folder_keeps_what_the_store_does_not_take_and_another_server_goes_on(folder, server):
