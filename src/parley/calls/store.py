@@ -22,7 +22,6 @@ _ADDRESS = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?"
 _TIMEOUT = timedelta(seconds=30)
 _CONNECT = timedelta(seconds=5)
 _RETRIES = 3
-_READ_AT_ONCE = 256 * 1024
 
 
 class CallStore:
@@ -76,7 +75,7 @@ class CallStore:
     def open(self, entry: str, name: str) -> ReadableFile:
         """A file of a call, of which only what is read is fetched; its methods raise ``OSError`` as well."""
         with self._errors():
-            return self._obstore.open_reader(self._store, f"{entry}/{name}", buffer_size=_READ_AT_ONCE)
+            return self._obstore.open_reader(self._store, f"{entry}/{name}")
 
     def delete(self, entry: str) -> None:
         """Delete the files of a call, if there are some."""

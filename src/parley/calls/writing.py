@@ -97,8 +97,8 @@ class CallWriter:
     def _keep_up(self) -> None:
         wait_s = _RETRY_S
         while True:
-            is_last = self._is_closing
             self._wake.clear()
+            is_last = self._is_closing
             try:
                 self.folder.upload_finished()
                 failed, wait_s = False, _RETRY_S
@@ -112,8 +112,7 @@ class CallWriter:
                 _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
             if is_last:
                 return
-            if not self._is_closing:
-                self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
+            self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
 
 
 class CallRecord:

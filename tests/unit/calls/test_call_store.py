@@ -231,7 +231,7 @@ def test_writer_that_ends_moves_the_calls_that_end_with_it(folder, server, monke
 
 def test_only_what_is_needed_is_fetched(folder, server):
     entry = ended(folder)
-    server.objects[f"calls/{entry}/audio.wav"] = sound = bytes(range(256)) * 4_096
+    server.objects[f"calls/{entry}/audio.wav"] = sound = bytes(range(256)) * 8_192
     folder.upload_finished()
     server.requests.clear()
     with folder.open(entry, name="events.jsonl") as (_, files):
