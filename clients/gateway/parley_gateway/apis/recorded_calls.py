@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TypeVar, TypeVarTuple
 
@@ -110,7 +110,7 @@ class RecordedCalls:
             resources.enter_context(self._limiter.place(principal))
             opening = self._run(self._files, self._open, call_id, scope)
             file, size = await while_connected(request, opening)
-            resources.callback(file.close)
+            resources.callback(self._close, file)
             try:
                 begin, end = _read_range(request.headers.get("range", ""), size)
             except RangeNotSatisfiableError as error:
@@ -183,6 +183,10 @@ class RecordedCalls:
             return self._folder.open_file(call_id, AUDIO, scope)
         except FileNotFoundError as error:
             raise NotFoundError("the audio of this call was not kept") from error
+
+    def _close(self, file: OpenFile) -> None:
+        with suppress(RuntimeError):  # the threads have ended
+            self._files.submit(file.close)  # it waits for a read that hangs
 
     async def _pieces(self, file: OpenFile, at: int, end: int) -> AsyncGenerator[bytes, None]:
         await self._run(self._files, file.seek, at)

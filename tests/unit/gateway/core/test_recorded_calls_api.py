@@ -172,6 +172,15 @@ async def test_list_does_not_wait_for_files_and_callers_who_leave_free_their_pla
         await asyncio.wait(asking)
 
 
+async def test_file_is_closed_in_a_thread_of_files(stored, guarded, recorded, monkeypatch):
+    call, threads = recorded.add("anna"), []
+    recorded.folder.upload_finished()
+    monkeypatch.setattr(StoredFile, "close", lambda _: threads.append(threading.current_thread().name))
+    await guarded.http.get(f"{PATH}/{call}/audio", headers=HEADERS["anna"])
+    await until(lambda: threads)
+    assert threads[0].startswith("files of calls")
+
+
 async def test_gateway_does_not_start_with_a_store_that_is_none(gateway, recorded, monkeypatch):
     monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_STORE", "ftp://here")
     with pytest.raises(GatewaySettingsError, match="s3://BUCKET/PREFIX"):
