@@ -153,6 +153,11 @@
 {{- if and $worker.voices.uri .Values.networkPolicy.enabled (not .Values.networkPolicy.weightsCidrs) -}}
 {{- fail "worker.voices.uri is in S3, and networkPolicy.weightsCidrs is empty: name the networks that workers may reach with port 443" -}}
 {{- end -}}
+{{- range $worker.env -}}
+{{- if and (eq .name "PARLEY_VOICE_AGENT_CALLS_STORE") (or .value .valueFrom) (not $worker.callsClaim) -}}
+{{- fail "worker.env names a store of calls, and worker.callsClaim is empty: the list of calls would go with its pod, and nothing would delete their files" -}}
+{{- end -}}
+{{- end -}}
 {{- if ne (empty .Values.workerTls.workerSecret) (empty .Values.workerTls.gatewaySecret) -}}
 {{- fail "workerTls: workerSecret and gatewaySecret are set together, because workers demand a certificate of gateways" -}}
 {{- end -}}
