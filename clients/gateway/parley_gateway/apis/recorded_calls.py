@@ -100,16 +100,14 @@ class RecordedCalls:
         """What was said and done in a call."""
         principal, scope = await self._admit(request)
         with self._limiter.place(principal):
-            reading = self._run(self._files, self._read, call_id, scope)
-            return _json(await while_connected(request, reading))
+            return _json(await while_connected(request, self._run(self._files, self._read, call_id, scope)))
 
     async def audio(self, request: Request, call_id: str) -> Response:
         """The audio of a call, or a range of its bytes: WAV, the caller left and the agent right."""
         principal, scope = await self._admit(request)
         with ExitStack() as resources:
             resources.enter_context(self._limiter.place(principal))
-            opening = self._run(self._files, self._open, call_id, scope)
-            file, size = await while_connected(request, opening)
+            file, size = await while_connected(request, self._run(self._files, self._open, call_id, scope))
             resources.callback(self._close, file)
             try:
                 begin, end = _read_range(request.headers.get("range", ""), size)
