@@ -12,7 +12,7 @@ from parley.asr.checkpoint import CONFIG_FILE, VOCABULARY_FILE
 from parley.asr.features import LogMel
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.parakeet.ensemble import RecordingFeatures, RecordingTexts
-from parley.asr.parakeet.networks import TOKEN_OUTPUTS
+from parley.asr.parakeet.networks import TOKEN_OUTPUTS, OnnxEncoder
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.transcription import TranscriptionLimits
 from parley.asr.utterances.utterance import Window
@@ -27,6 +27,7 @@ from parley.inference import struct_tensor, tensor_struct
 from parley.models.parakeet_encoder import EncoderService
 from parley.models.parakeet_ensemble import load_features
 from parley.protocol import VadOptions
+from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 
 PAUSE_MS = 300
@@ -46,7 +47,7 @@ def features(export, models, limits):
 @pytest.fixture
 def read(export, models, features):
     """What the ensemble makes of a request, step by step."""
-    encoder = EncoderService(models._encoder, export.config.features_size)
+    encoder = EncoderService(OnnxEncoder(open_session(export.encoder)), export.config.features_size)
 
     def read(*audios, **options):
         message = struct_tensor(TranscribeRequest(**options), batched=True)
