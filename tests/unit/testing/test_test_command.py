@@ -7,6 +7,7 @@ import pytest
 from scripted_server import HANGS_UP, calls, chat_model, says, scripted
 
 from parley_client.cli.program import main
+from parley_client.options import Backoff
 from parley_testing import caller as caller_module
 
 AGENT = 'instructions = "You take orders."\n'
@@ -275,7 +276,7 @@ def test_scenarios_of_an_agent_in_python_may_be_named(folder, tmp_path, capsys):
 
 
 def test_call_waits_for_an_instance_that_still_reads_the_agent(folder, monkeypatch):
-    monkeypatch.setattr(caller_module, "_READ_S", 0.01)
+    monkeypatch.setattr(caller_module, "_RETRY", Backoff(attempts=10, initial_s=0.01, factor=1.0, max_s=0.01))
     with scripted(ANSWERS) as agent:
         agent.refusals = ["model_unavailable: the agent 'shop' is being read"] * 3
         assert run(agent, folder(PARKING)) == 0

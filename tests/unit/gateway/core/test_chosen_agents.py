@@ -49,7 +49,7 @@ async def names(one, headers=None):
 async def test_agents_are_listed_as_the_server_describes_them(gateway):
     one = await gateway(defining(CLINIC, RESTAURANT))
     answer = await one.http.get("/v1/agents")
-    assert answer.json() == {"agents": msgspec.to_builtins([CLINIC, RESTAURANT]), "own": True}
+    assert answer.json() == {"agents": msgspec.to_builtins([CLINIC, RESTAURANT]), "own": True, "calls": False}
 
 
 @pytest.mark.parametrize("behaviour", [defining(), polite])
@@ -173,7 +173,7 @@ async def test_key_creates_sessions_of_its_agents_only(keyed, allowed, agent, ex
 async def test_key_lists_and_describes_its_agents_only(keyed):
     one, headers, _ = await keyed(["restaurant"])
     answer = await one.http.get("/v1/agents", headers=headers)
-    assert answer.json() == {"agents": [msgspec.to_builtins(RESTAURANT)], "own": False}
+    assert answer.json() == {"agents": [msgspec.to_builtins(RESTAURANT)], "own": False, "calls": False}
     answer = await one.http.get("/v1/agent?name=clinic", headers=headers)
     assert error_of(answer) == (403, "not_permitted", False)
 
