@@ -1,4 +1,4 @@
-"""The language model of the profile open on a machine where nobody has chosen one.
+"""The language model of the profile open on a machine where no setting chooses one.
 
 On a machine with enough cores and memory the first start brings the largest known model and measures all
 known ones (:mod:`parley.launcher.advice`). What was found is kept beside the weights, for this machine.
@@ -18,8 +18,9 @@ import psutil
 
 from parley.launcher.options import OPEN_PROFILE, ServerOptions
 from parley.llm.known_models import KNOWN_MODELS
+from parley.runtime.parameters import Parameters
 from parley.runtime.sessions import count_cores
-from parley.runtime.weights import MODELS_DIR_VARIABLE, weights_variable
+from parley.runtime.weights import models_dir, weights_variable
 
 ENOUGH_CORES = 4
 """On fewer cores recognition and voice take the model's time in a call."""
@@ -50,7 +51,7 @@ def is_to_measure(options: ServerOptions, environment: Mapping[str, str]) -> boo
         _is_open(options, environment)
         and count_cores() >= ENOUGH_CORES
         and psutil.virtual_memory().available >= _ENOUGH_BYTES
-        and read_advice(models_folder(options, environment)) is None
+        and read_advice(_weights(options, environment)) is None
     )
 
 
@@ -59,7 +60,7 @@ def with_advised_model(options: ServerOptions, environment: Mapping[str, str]) -
     environment = {**environment, **options.environment}
     if not _is_open(options, environment):
         return options
-    folder = models_folder(options, environment)
+    folder = _weights(options, environment)
     weights = read_advice(folder)
     if weights is None or weights not in KNOWN_MODELS or not (folder / weights).is_dir():
         return options
@@ -67,9 +68,9 @@ def with_advised_model(options: ServerOptions, environment: Mapping[str, str]) -
     return dataclasses.replace(options, environment=chosen)
 
 
-def models_folder(options: ServerOptions, environment: Mapping[str, str]) -> Path:
-    """The folder that holds all weights."""
-    return Path(environment.get(MODELS_DIR_VARIABLE) or options.model_repository.resolve().parent / "models")
+def _weights(options: ServerOptions, environment: Mapping[str, str]) -> Path:
+    model = options.model_repository / "qwen3"
+    return models_dir(Parameters(model.name, {}, model_dir=model, environment=environment))
 
 
 def _is_open(options: ServerOptions, environment: Mapping[str, str]) -> bool:

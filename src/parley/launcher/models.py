@@ -287,7 +287,7 @@ def bring_weights(
 
 
 def _measure_larger_model(program: str, environment: Mapping[str, str]) -> None:
-    """Once on a machine; a failure is told, and leaves the profile's own model."""
+    """Once on a machine; a failure is printed, and leaves the profile's own model."""
     instead = f"{weights_variable('qwen3')}=qwen2.5-coder-0.5b-w8a8 does without"
     print(f"measuring {LARGEST} on this machine, once ({instead})", file=sys.stderr, flush=True)
     for command in (
