@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from parley.checkpoint import HistoryState, SessionState
 from parley.protocol import (
@@ -141,18 +143,5 @@ class Checkpoints:
 
 def _differs(now: Snapshot, last: Snapshot) -> bool:
     advance_ms = now.state.audio_ms - last.state.audio_ms
-    return advance_ms > AUDIO_ADVANCE_MS or _without_audio(now) != _without_audio(last)
-
-
-def _without_audio(snapshot: Snapshot) -> tuple[object, ...]:
-    state = snapshot.state
-    return (
-        snapshot.settled,
-        (state.turns, state.utterances, state.unanswered, state.muted),
-        (state.handled, state.unfinished),
-        (state.user, state.agent, state.queued, state.messages),
-        (state.background, state.announce),
-        (state.outcomes, state.collecting),
-        snapshot.settings,
-        snapshot.history,
-    )
+    there = msgspec.structs.replace(now.state, audio_ms=last.state.audio_ms)
+    return advance_ms > AUDIO_ADVANCE_MS or replace(now, state=there) != last
