@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,6 @@ from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.runtime.versions import check_triton
 from parley.timeouts import failure_of, first_to_end
-from parley.tools.base import ServerTools
 from parley.tracing import open_tracing
 from parley.triton.model_client import TritonModelClient, make_model_client
 from parley.triton.model_metrics import ModelMetrics
@@ -70,6 +69,9 @@ from parley.triton.request_loop import Heartbeat, LoopThread, log_failure, wait_
 from parley.triton.response_thread import ResponseThread
 from parley.triton.responses import Responder, read_tensors
 from parley.triton.server_watch import wait_for_closed_endpoint
+
+if TYPE_CHECKING:
+    from parley.tools.toolbox import Toolbox
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
@@ -94,7 +96,7 @@ class AgentService:
         self._end_thread = ResponseThread("ends of requests")
         self._client: TritonModelClient
         self._host: Host
-        self._server_tools: ServerTools | None = None
+        self._server_tools: Toolbox | None = None
         self._agents: AgentRegistry | None = None
         self._chat: ChatModel
         self._watch: asyncio.Task[None]
@@ -337,7 +339,7 @@ def _report_absent(config: AgentConfig) -> None:
                 _log.warning("without %s: %s", model, reason)
 
 
-async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:
+async def _open_tools(parameters: Parameters, config: AgentConfig) -> Toolbox | None:
     """The tools of the file that the settings name, if they name one.
 
     Raises:

@@ -63,6 +63,10 @@ def _forms(ip: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
     return forms
 
 
+class AnswerTooLongError(httpx2.ReadError):
+    """An answer has more bytes than it may."""
+
+
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Connects to allowed hosts only, and to public addresses only except for private hosts.
 
@@ -71,7 +75,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     Args:
         hosts: that may be connected to.
         private_hosts: those that may have any address.
-        max_bytes: of the body of one answer, unless it is a stream of events; None: no limit here.
+        max_bytes: of the body of one answer, unless it is a stream of events; None: no limit. A request may
+            have a limit of its own, as its extension ``max_bytes``.
     """
 
     def __init__(
@@ -132,10 +137,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             # It could unpack to any size.
             await response.aclose()
             raise httpx2.DecodingError("the answer is packed, which was not asked for", request=request)
-        if self._max_bytes is not None and "text/event-stream" not in response.headers.get(
-            "content-type", ""
-        ):
-            response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), self._max_bytes)
+        max_bytes = request.extensions.get("max_bytes")
+        if max_bytes is None and "text/event-stream" not in response.headers.get("content-type", ""):
+            max_bytes = self._max_bytes
+        if max_bytes is not None:
+            response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), max_bytes)
         return response
 
     async def _addresses(self, host: str, request: httpx2.Request) -> list[str]:
@@ -177,7 +183,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                raise httpx2.ReadError(f"the answer is longer than {self._max_bytes} bytes")
+                raise AnswerTooLongError(f"the answer is longer than {self._max_bytes} bytes")
             yield chunk
 
     async def aclose(self) -> None:

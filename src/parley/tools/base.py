@@ -96,10 +96,6 @@ class ServerTools(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """End what runs, and close all connections; safe to call twice."""
-        ...
-
 
 class InstantTools(ABC):
     """The part of :class:`ServerTools` that tools share which act on their session alone, and at once."""
@@ -122,6 +118,3 @@ class InstantTools(ABC):
     @abstractmethod
     def act(self, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Do what the call asks for."""
-
-    async def close(self) -> None:  # noqa: B027 - most have nothing else
-        """End nothing: no call waits."""

@@ -10,7 +10,7 @@ from parley.tools.base import ReportProgress, ServerTools, ToolOutcome
 
 
 class CombinedTools:
-    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own."""
+    """:class:`parley.tools.base.ServerTools` of several, whose names differ."""
 
     def __init__(self, *parts: ServerTools, without: Collection[str] = ()) -> None:
         self._by_name = {name: part for part in parts for name in part.names if name not in without}
@@ -43,6 +43,3 @@ class CombinedTools:
         if (part := self._by_name.get(name)) is None:
             return ToolOutcome.failed(f"there is no tool {name}")
         return await part.call(name, arguments, traceparent=traceparent, on_progress=on_progress)
-
-    async def close(self) -> None:
-        """Does nothing: each part has an owner."""

@@ -13,7 +13,8 @@ import httpx2
 import msgspec
 
 from parley.protocol import Tool
-from parley.tools.base import ToolOutcome, read_value
+from parley.tools.addresses import AnswerTooLongError
+from parley.tools.base import ReportProgress, ToolOutcome, read_value
 from parley.tools.settings import HttpToolSettings
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -118,7 +119,7 @@ def _text(value: Any) -> str:
 
 
 class HttpTool:
-    """Runs one tool; the caller enforces ``timeout_s``.
+    """One tool, as :class:`parley.tools.base.ServerTools`; its owner closes the client.
 
     Arguments without a place in the URL are sent as a JSON object where the method has a body, else as
     part of the query.
@@ -140,7 +141,7 @@ class HttpTool:
         # Undescribed arguments would become part of the request.
         closed = {name: value for name, value in _CLOSED.items() if name not in settings.parameters}
         parameters = {**settings.parameters, **closed}
-        self.tool = Tool(
+        tool = Tool(
             name=settings.name,
             description=settings.description,
             parameters=parameters,
@@ -148,24 +149,34 @@ class HttpTool:
             announce=settings.announce,
             cancel_on_interruption=settings.cancel_on_interruption,
         )
-        self.timeout_s = settings.limit_ms / 1000
+        self.names = (tool.name,)
+        self.tools = (tool,)
         self._settings = settings
         self._template = UrlTemplate(settings.url, parameters)
         self._headers = dict(headers)
         self._secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
         self._client = client
 
-    async def call(self, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+    def timeout_s(self, name: str) -> float:  # noqa: ARG002 - of the protocol
+        """The time of one call."""
+        return self._settings.limit_ms / 1000
+
+    async def call(
+        self,
+        name: str,  # noqa: ARG002 - of the protocol
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",
+        on_progress: ReportProgress | None = None,  # noqa: ARG002
+    ) -> ToolOutcome:
         """Run it; cancellation closes the connection, and failures are outcomes and lines in the log.
 
         ``traceparent`` is sent as the header of that name, unless it is empty or the tool's headers have one.
         """
         try:
             return await self._request(arguments, traceparent)
-        except ArgumentRefusedError as error:
+        except (ArgumentRefusedError, AnswerTooLongError) as error:
             return self._failed(str(error))
-        except _TooLongError:
-            return self._failed(f"the answer is longer than {self._settings.max_bytes} bytes")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # The exception's own text may hold the URL, and with it what the user said.
             return self._failed(f"the tool cannot be reached ({type(error).__name__})")
@@ -191,23 +202,12 @@ class HttpTool:
             body = {name: value for name, value in arguments.items() if name not in self._template.names}
             content = msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
-        request = self._client.build_request(method, url, headers=headers, content=content)
-        response = await self._client.send(request, stream=True)
-        try:
-            return self._read(response, await self._body(response))
-        finally:
-            await response.aclose()
+        limit = {"max_bytes": self._settings.max_bytes}
+        request = self._client.build_request(method, url, headers=headers, content=content, extensions=limit)
+        return self._read(await self._client.send(request))
 
-    async def _body(self, response: httpx2.Response) -> bytes:
-        body = bytearray()
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > self._settings.max_bytes:
-                raise _TooLongError
-        return bytes(body)
-
-    def _read(self, response: httpx2.Response, body: bytes) -> ToolOutcome:
-        text = body.decode(errors="replace")
+    def _read(self, response: httpx2.Response) -> ToolOutcome:
+        text = response.content.decode(errors="replace")
         status = response.status_code
         if response.is_success:
             return ToolOutcome(self._hide_secrets(read_value(text)))
@@ -238,7 +238,3 @@ class HttpTool:
             return {self._without_secrets(key): self._without_secrets(item) for key, item in value.items()}
         # A secret may be nothing but digits.
         return _HIDDEN if any(secret in json.dumps(value) for secret in self._secrets) else value
-
-
-class _TooLongError(Exception):
-    """The answer is longer than allowed."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx2
 import msgspec
@@ -15,9 +15,15 @@ from parley.errors import ModelLoadingError
 from parley.llm.history import estimate_tokens
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
-from parley.tools.base import ReportProgress, ToolOutcome
+from parley.tools.combined import CombinedTools
 from parley.tools.http import HttpTool
-from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers, read_settings
+from parley.tools.settings import (
+    HttpToolSettings,
+    McpServerSettings,
+    ToolSettings,
+    expand_headers,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from parley.tools.mcp import McpServer
@@ -28,7 +34,7 @@ _MAX_TOKENS = 2_000
 _log = logging.getLogger(__name__)
 
 
-class Toolbox:
+class Toolbox(CombinedTools):
     """:class:`parley.tools.base.ServerTools` from a file; made by :func:`open_toolbox`.
 
     Args:
@@ -49,16 +55,17 @@ class Toolbox:
             # The caller of a tool keeps its limit.
             timeout=httpx2.Timeout(None),
         )
-        self._http: dict[str, HttpTool] = {}
-        for entry in settings.http:
-            headers, secrets = expand_headers(entry.headers, environment, f"tool {entry.name!r}")
-            try:
-                self._http[entry.name] = HttpTool(entry, headers, secrets, self._client)
-            except ValueError as error:
-                raise ModelLoadingError(f"tool {entry.name!r}: {error}") from error
+        own = [self._make_tool(entry, environment) for entry in settings.http]
         self._servers = _make_servers(settings.mcp, settings, environment)
-        self._by_name = {name: server for server in self._servers for name in server.names}
-        self._names = frozenset([*self._http, *self._by_name])
+        super().__init__(*own, *self._servers)
+
+    def _make_tool(self, entry: HttpToolSettings, environment: Mapping[str, str]) -> HttpTool:
+        where = f"tool {entry.name!r}"
+        headers, secrets = expand_headers(entry.headers, environment, where)
+        try:
+            return HttpTool(entry, headers, secrets, self._client)
+        except ValueError as error:
+            raise ModelLoadingError(f"{where}: {error}") from error
 
     async def open(self) -> None:
         """Connect to the MCP servers; unreachable ones are tried again later."""
@@ -72,16 +79,10 @@ class Toolbox:
             _log.warning("not all MCP servers answered within %g s: the agent starts", _FIRST_CONNECTION_S)
 
     @property
-    def names(self) -> frozenset[str]:
-        """Names that no tool of a client may have."""
-        return self._names
-
-    @property
     def tools(self) -> Sequence[Tool]:
         """Those that can be called now and have room in a prompt."""
-        own = [tool.tool for tool in self._http.values()]
         room, fitting, left_out = self._max_tokens, [], []
-        for tool in (*own, *(tool for server in self._servers for tool in server.tools)):
+        for tool in super().tools:
             tokens = estimate_tokens(msgspec.json.encode(tool).decode())
             if tokens > room:
                 left_out.append(tool.name)
@@ -95,28 +96,6 @@ class Toolbox:
         if names and names != self._left_out:
             _log.warning("left out: %s: all tools may take %d tokens", ", ".join(names), self._max_tokens)
         self._left_out = names
-
-    def timeout_s(self, name: str) -> float | None:
-        """Seconds after which the caller gives a call of this tool up."""
-        if tool := self._http.get(name):
-            return tool.timeout_s
-        server = self._by_name.get(name)
-        return server.timeout_s(name) if server else None
-
-    async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        traceparent: str = "",
-        on_progress: ReportProgress | None = None,
-    ) -> ToolOutcome:
-        """Run a tool."""
-        if tool := self._http.get(name):
-            return await tool.call(arguments, traceparent=traceparent)
-        if server := self._by_name.get(name):
-            return await server.call(name, arguments, traceparent=traceparent, on_progress=on_progress)
-        return ToolOutcome.failed(f"there is no tool {name}")
 
     async def close(self) -> None:
         """End all connections and programs; safe to call twice."""
