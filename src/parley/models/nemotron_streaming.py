@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -52,14 +52,6 @@ _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class SessionOpener(Protocol):
-    """Opens an ONNX file, as :func:`parley.runtime.onnx.open_session`."""
-
-    def __call__(self, path: Path, *, part: bytes = b"") -> Any:
-        """Open a file, or ``part`` in its place, with the weights beside the file."""
-        ...
-
-
 def _graph_with_keys(path: Path, export: StreamingExport) -> bytes:
     """The encoder in its other form; empty if there is none, and then it runs as it is."""
     try:
@@ -72,7 +64,7 @@ def _graph_with_keys(path: Path, export: StreamingExport) -> bytes:
 def load_recognizer(
     export: StreamingExport,
     look_aheads_ms: Sequence[int],
-    open_session: SessionOpener,
+    open_session: Callable[..., Any],
     *,
     keeps_keys: bool = True,
     slots: int,
@@ -84,7 +76,7 @@ def load_recognizer(
     Args:
         export: the model.
         look_aheads_ms: what clients may choose (milliseconds of audio).
-        open_session: opens an ONNX file.
+        open_session: opens an ONNX file, as :func:`parley.runtime.onnx.open_session`.
         keeps_keys: whether attention computes keys and values of new frames only
             (:func:`parley.asr.streaming.encoder.with_keys`).
         slots: utterances at once.

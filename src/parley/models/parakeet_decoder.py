@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,14 +129,6 @@ def _token_outputs(readings: Sequence[Reading]) -> dict[str, Tensor]:
     }
 
 
-class DecoderOpener(Protocol):
-    """Loads a decoder as a model's parameters say."""
-
-    def __call__(self, parameters: Parameters, device_id: int) -> RowDecoder:
-        """Load; ``device_id`` is the number of the GPU."""
-        ...
-
-
 def open_decoder(parameters: Parameters, device_id: int) -> DecoderService:
     """The service that the parameter ``engine`` names, ready to serve.
 
@@ -168,4 +160,8 @@ def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
     return make_decoder(export, OnnxJoint(session), beam_size=beam_size(parameters))
 
 
-_ENGINES: Mapping[str, DecoderOpener] = {"onnx": _open_onnx, **find_extensions("decoder_engines")}
+_ENGINES: Mapping[str, Callable[[Parameters, int], RowDecoder]] = {
+    "onnx": _open_onnx,
+    **find_extensions("decoder_engines"),
+}
+"""Each loads a decoder as the parameters say, on the GPU of a number."""

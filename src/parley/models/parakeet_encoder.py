@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,14 +152,6 @@ class EncoderService:
         ]
 
 
-class EncoderOpener(Protocol):
-    """Loads an encoder as a model's parameters say."""
-
-    def __call__(self, parameters: Parameters, device_id: int) -> EncoderService:
-        """Load; ``device_id`` is the number of the GPU."""
-        ...
-
-
 def open_encoder(parameters: Parameters, device_id: int) -> EncoderService:
     """The service that the parameter ``engine`` names, ready to serve.
 
@@ -189,4 +181,8 @@ def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
     return EncoderService(OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters))
 
 
-_ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, **find_extensions("encoder_engines")}
+_ENGINES: Mapping[str, Callable[[Parameters, int], EncoderService]] = {
+    "onnx": _open_onnx,
+    **find_extensions("encoder_engines"),
+}
+"""Each loads an encoder as the parameters say, on the GPU of a number."""
