@@ -92,14 +92,14 @@ def choose(measured: Sequence[Measured], goal_ms: float, cores: float) -> str:
 
 def advise(measured: Sequence[Measured], goal_ms: float, cores: float) -> str:
     """What to use, in words."""
-    fit = [one.model for one in measured if one.in_time(goal_ms)]
-    if not fit:
+    chosen, larger = choose(measured, goal_ms, cores), choose(measured, goal_ms, ENOUGH_CORES)
+    if not chosen:
         return "None answers in time here: use a model elsewhere (docs/llm.md), or another machine."
-    larger, setting = fit[-1], f"{weights_variable(_MODEL)}={fit[-1]}"
-    if choose(measured, goal_ms, cores) == larger:
+    setting = f"{weights_variable(_MODEL)}={larger}"
+    if chosen == larger:
         return f"Use {larger}: {setting}"
     return (
-        f"Use {fit[0]}. {larger} answers in time by itself ({setting}), but in calls recognition and voice "
+        f"Use {chosen}. {larger} answers in time by itself ({setting}), but in calls recognition and voice "
         f"need the {cores:g} cores too; it is advised from {ENOUGH_CORES} on."
     )
 

@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import shutil
+from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -67,9 +69,9 @@ class LogState:
     """The server got a signal to end, and no request is under way any more."""
     port_taken: str = ""
     """The service that found its port in use."""
-    printed: list[str] = field(default_factory=list)
+    printed: deque[str] = field(default_factory=partial(deque, maxlen=TAIL_LINES))
     """The last lines that models printed: tracebacks and messages."""
-    complaints: list[str] = field(default_factory=list)
+    complaints: deque[str] = field(default_factory=partial(deque, maxlen=TAIL_LINES))
 
     def feed(self, line: str) -> None:
         """Parse the next line of the log."""
@@ -80,12 +82,10 @@ class LogState:
         if match is None:
             if line.strip() and not line.startswith(("+", "|")) and not _is_noise(line):
                 self.printed.append(line[:LINE_CHARS])
-                del self.printed[:-TAIL_LINES]
             return
         text = match["text"]
         if match["level"] in "WEF" and not _is_noise(line):
             self.complaints.append(text[:LINE_CHARS])
-            del self.complaints[:-TAIL_LINES]
         self._feed_progress(text)
         if text.startswith('"Started HTTPService'):
             self.serving = True
@@ -100,11 +100,9 @@ class LogState:
             record = msgspec.json.decode(line, type=_JsonRecord)
         except msgspec.MsgspecError:  # another program's line, or one that was cut
             self.printed.append(line[:LINE_CHARS])
-            del self.printed[:-TAIL_LINES]
             return
         if record.level in _COMPLAINTS:
             self.complaints.append(f"{record.source}: {record.message}"[:LINE_CHARS])
-            del self.complaints[:-TAIL_LINES]
 
     def _feed_progress(self, text: str) -> None:
         if found := _LOADING.match(text):
@@ -136,7 +134,6 @@ class LogReader:
     """Follows a log file to which other processes append, and begins it anew where it has become too large.
 
     Args:
-        path: of the file.
         max_bytes: size from which on its content is moved to the file with the suffix :data:`PREVIOUS`.
     """
 

@@ -136,8 +136,10 @@ class EmbeddedServer:
         self._log = LogState()
         self.shm_prefix = ""
         """Prefix of the names of this server's shared memory regions."""
-        self._folder = Path()
-        self._control = ModelControl(self._folder)
+        self.folder = Path()
+        """For temporary files of the server's processes."""
+        self.control = ModelControl(self.folder)
+        """Reloads models of the running server."""
         self._descriptor = -1
         self._launched: ServerOptions | None = None
         self._settled: ServerOptions | None = None
@@ -152,7 +154,8 @@ class EmbeddedServer:
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
         self._kill_requested = False
-        self._own_address: ServerAddress = ""
+        self.own_address: ServerAddress = ""
+        """Of gRPC, as this machine calls it."""
         self.endpoints = Endpoints(grpc="", http="", metrics="")
         """Valid once :meth:`start` has returned."""
 
@@ -175,21 +178,6 @@ class EmbeddedServer:
     def address(self) -> str:
         """``host:port`` of gRPC."""
         return self.endpoints.grpc
-
-    @property
-    def own_address(self) -> ServerAddress:
-        """Of gRPC, as this machine calls it."""
-        return self._own_address
-
-    @property
-    def control(self) -> ModelControl:
-        """Reloads models of the running server."""
-        return self._control
-
-    @property
-    def folder(self) -> Path:
-        """For temporary files of the server's processes."""
-        return self._folder
 
     @property
     def models(self) -> list[str]:
@@ -318,20 +306,20 @@ class EmbeddedServer:
         options = choose_ports(self._settled or self._options)
         backends = assemble_backend(installation, options.state_dir / "backends")
         self.shm_prefix = cleanup.new_prefix()
-        self._folder = cleanup.make_folder(self.shm_prefix)
-        self._control = ModelControl(self._folder)
+        self.folder = cleanup.make_folder(self.shm_prefix)
+        self.control = ModelControl(self.folder)
         own_tls = None
         if self._options.tls is not None:
             try:
-                tls, own_tls = self._options.tls.copy_to(self._folder)
+                tls, own_tls = self._options.tls.copy_to(self.folder)
             except LauncherSettingsError:
                 cleanup.remove_left(self.shm_prefix)  # there is no process with whose end it would go
                 raise
             options = dataclasses.replace(options, tls=tls)
         environment = {
             **build_environment(installation, options, os.environ),
-            "TMPDIR": str(self._folder),
-            FOLDER_VARIABLE: str(self._folder),
+            "TMPDIR": str(self.folder),
+            FOLDER_VARIABLE: str(self.folder),
             SERVER_START_VARIABLE: repr(self._started_at),
         }
         with self._following:
@@ -355,7 +343,7 @@ class EmbeddedServer:
             http=join_address(options.http_address, options.http_port),
             metrics=join_address(options.metrics_address, options.metrics_port),
         )
-        self._own_address = address_of(self.endpoints.grpc, own_tls)
+        self.own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
         drain_file = environment[DRAIN_FILE_VARIABLE]
         self.drain_file = Path(drain_file).absolute() if drain_file else None
@@ -406,7 +394,7 @@ class EmbeddedServer:
         while True:
             self._check_start(end)
             try:
-                seen = call_canaries(self._own_address, self.models, CANARY_DEADLINE_S, self._canaries)
+                seen = call_canaries(self.own_address, self.models, CANARY_DEADLINE_S, self._canaries)
                 break
             except CanaryError as error:
                 if UnsupportedVersionError.code in str(error):  # which waiting does not change
