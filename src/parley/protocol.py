@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
+from parley.checkpoint import CHECKPOINT_VERSION, DecidedState, HistoryState, Resume, SessionState
 from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError, Stage, from_wire
 from parley.field_errors import describe_field_error
 
@@ -967,6 +967,11 @@ class Decision(_Event, frozen=True, tag="decision", kw_only=True):
     """The most probable answer."""
     probabilities: dict[str, float]
     """Of each answer, 0-1; together 1."""
+
+    @property
+    def state(self) -> DecidedState:
+        """What is kept of it."""
+        return DecidedState(value=self.value, probability=self.probabilities[self.value], turn=self.turn)
 
 
 class Paused(_Event, frozen=True, tag="paused", kw_only=True):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,7 +64,7 @@ SESSIONS = _counter(
     "Requested sessions, by outcome: opened, failed (before `connected`), left (ended by the client before), "
     "full (all are in use), invalid (its options), stopping (the server is drained or stops)",
     ("outcome",),
-    tuple((outcome,) for outcome in ("opened", "failed", "left", "full", "invalid", "stopping")),
+    tuple((outcome,) for outcome in get_args(SessionOutcome)),
 )
 ENDED = _counter(
     "voice_agent_sessions_ended",
@@ -162,19 +164,8 @@ FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
     *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, SPOOL, WEBHOOKS),
-    *(
-        ACTIVE,
-        LIMIT,
-        DRAINING,
-        AGENTS,
-        WRONG_AGENT_FILES,
-        GPU_MEMORY,
-        STORAGE,
-        UNSCORED,
-        LLM_FALLBACKS,
-        TTS_FALLBACKS,
-        SPECULATIONS,
-    ),
+    *(ACTIVE, LIMIT, DRAINING, AGENTS, WRONG_AGENT_FILES, GPU_MEMORY, STORAGE),
+    *(UNSCORED, LLM_FALLBACKS, TTS_FALLBACKS, SPECULATIONS),
 )
 _OVERHEAD_EVERY = 64
 """Chunks of a session of which one is observed."""
@@ -203,7 +194,6 @@ class AgentMetrics:
     Args:
         instance: of the model; gauges are by instance.
         goal_ms: from the end of speech to the first audio; a later answer is slow.
-        metrics: records.
     """
 
     def __init__(self, *, instance: str, goal_ms: float, metrics: MetricsRecorder) -> None:
@@ -237,21 +227,11 @@ class AgentMetrics:
 
     def on_llm_fallback(self, fallback: ChatFallback) -> None:
         """One language model answers in the place of another."""
-        self._metrics.count(
-            LLM_FALLBACKS,
-            from_model=fallback.from_model,
-            to_model=fallback.to_model,
-            reason=fallback.reason,
-        )
+        self.count(LLM_FALLBACKS, **asdict(fallback))
 
     def on_tts_fallback(self, fallback: TtsFallback) -> None:
         """One synthesizer has taken the place of another."""
-        self._metrics.count(
-            TTS_FALLBACKS,
-            from_engine=fallback.from_engine,
-            to_engine=fallback.to_engine,
-            reason=fallback.reason,
-        )
+        self.count(TTS_FALLBACKS, **msgspec.structs.asdict(fallback))
 
     def on_recording(self, incomplete: str) -> None:
         """The recording of a call is over; empty: it is complete. May be called by any thread."""
@@ -312,11 +292,9 @@ class SessionMetrics:
     """Records the events and audio of one session.
 
     Args:
-        metrics: of the instance.
         arrival: when the client's audio before a position had arrived: milliseconds of its audio to seconds
             of the loop's clock; None: unknown.
         recognizer: name of the session's recogniser, as soon as it is chosen.
-        language_model: name of the session's.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from parley.checkpoint import DecidedState, OutcomeState
+from parley.checkpoint import OutcomeState
 from parley.protocol import DataCollected, Decision, StepChanged
 
 OutcomeEvent: TypeAlias = StepChanged | DataCollected | Decision
@@ -59,10 +59,7 @@ class Outcomes:
 
     def set_decision(self, decision: Decision) -> None:
         """Keep the answer to a question."""
-        decided = DecidedState(
-            value=decision.value, probability=decision.probabilities[decision.value], turn=decision.turn
-        )
-        self._change(decisions=self.state.decisions | {decision.name: decided})
+        self._change(decisions=self.state.decisions | {decision.name: decision.state})
         self._publish(decision)
 
     def _change(self, **values: object) -> None:

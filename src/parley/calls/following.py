@@ -15,7 +15,7 @@ from parley import protocol
 from parley.calls.folder import CallInfo, is_call_id, make_call_id, to_iso
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
-from parley.checkpoint import CHECKPOINT_VERSION, DecidedState, Resume, SessionState
+from parley.checkpoint import CHECKPOINT_VERSION, Resume, SessionState
 from parley.protocol import ServerEvent, Start
 from parley.timeouts import loop_time
 from parley.tools.base import ServerTools, ToolOutcome
@@ -33,10 +33,8 @@ class FollowedCall:
     """What becomes of a call, for those who are to learn of it. Made when its session begins.
 
     Args:
-        session_id: of the session.
         start: its options; with ``resume`` the call has the id that it had before.
         writer: records it; None: nothing is kept.
-        settings: of the recording.
         webhooks: get its events; None: there are none.
     """
 
@@ -122,10 +120,7 @@ class FollowedCall:
                 others = {name: one for name, one in self._info.collected.items() if name != event.field}
                 self._change(collected=others | ({event.field: event.value} if event.value else {}))
             case protocol.Decision():
-                decided = DecidedState(
-                    value=event.value, probability=event.probabilities[event.value], turn=event.turn
-                )
-                self._change(decisions={**self._info.decisions, event.name: decided})
+                self._change(decisions={**self._info.decisions, event.name: event.state})
             case protocol.TurnMetrics():
                 self._change(turns=event.turn)
             case protocol.Closed():
@@ -133,7 +128,9 @@ class FollowedCall:
             case _:
                 pass
         if self._record is not None:
-            self._keep(self._record, event, audio)
+            self._record.add("event", event, loop_time(), audio, self._add_to_line(event))
+            if isinstance(event, protocol.Closed):
+                self._record.finish(self._info, loop_time())
 
     def end(self, summary: str = "") -> None:
         """Post that the call is over, after its event ``closed``, unless it never began."""
@@ -157,11 +154,6 @@ class FollowedCall:
             may_continue=may_continue,
             duration_ms=round((loop_time() - self._began) * 1000),
         )
-
-    def _keep(self, record: CallRecord, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
-        record.add("event", event, loop_time(), audio, self._add_to_line(event))
-        if isinstance(event, protocol.Closed):
-            record.finish(self._info, loop_time())
 
     def _add_to_line(self, event: ServerEvent) -> dict[str, Any] | None:
         """What the recording says besides an event itself; None: the event is not written."""
