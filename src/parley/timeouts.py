@@ -55,20 +55,22 @@ def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
 
 
 async def iter_with_timeout(
-    stream: AsyncGenerator[T, None], limit_s: float, what: str
+    stream: AsyncGenerator[T, None], limit_s: float, what: str, *, first_s: float | None = None
 ) -> AsyncGenerator[T, None]:
-    """The items of ``stream``, each within ``limit_s``. The stream is closed in any case.
+    """The items of ``stream``, each within ``limit_s``, or the first within ``first_s``; it is always closed.
 
     Raises:
         DeadlineExceededError: ``what`` did not send its next item in time.
     """
+    next_s = limit_s if first_s is None else first_s
     async with aclosing(stream):
         while True:
             try:
-                item = await with_timeout(anext(stream), limit_s, what)
+                item = await with_timeout(anext(stream), next_s, what)
             except StopAsyncIteration:
                 return
             yield item
+            next_s = limit_s
 
 
 async def best_effort(work: Awaitable[object], limit_s: float, what: str) -> None:

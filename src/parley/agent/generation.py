@@ -16,7 +16,7 @@ from parley.engines.base import ChatModel, NamesModel
 from parley.errors import ModelUnavailableError, ParleyError, ShuttingDownError
 from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
 from parley.protocol import Tool
-from parley.timeouts import best_effort, loop_time, with_timeout
+from parley.timeouts import best_effort, iter_with_timeout, loop_time
 
 _JITTER = (0.75, 1.25)
 """Factors of the pauses between attempts, so that requests that failed together are not repeated together."""
@@ -93,15 +93,12 @@ async def _attempt(
     chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: AgentDeadlines
 ) -> AsyncGenerator[LlmEvent, None]:
     done = False
-    limit_s = overdue_at - loop_time()
+    stream = iter_with_timeout(
+        chat.generate(request), limits.llm_s, "the language model", first_s=overdue_at - loop_time()
+    )
     try:
-        async with aclosing(chat.generate(request)) as stream:
-            while True:
-                try:
-                    event = await with_timeout(anext(stream), limit_s, "the language model")
-                except StopAsyncIteration:
-                    break
-                limit_s = limits.llm_s
+        async with aclosing(stream):
+            async for event in stream:
                 yield event
         done = True
     except ModelUnavailableError:
