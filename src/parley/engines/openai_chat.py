@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from string import ascii_uppercase
 from typing import Any
@@ -23,7 +23,6 @@ from parley.errors import (
     ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
-    ParleyError,
     ShuttingDownError,
 )
 from parley.llm.messages import (
@@ -197,14 +196,12 @@ class OpenAiChatModel:
             async with places:
                 return await self._ask(request, question)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_caught(ask(question))) for question in request.questions]
-        answers = [task.result() for task in tasks]
+        answers = await asyncio.gather(*map(ask, request.questions), return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, ParleyError):
+            if isinstance(answer, BaseException):
                 raise answer
         yield Choices(probabilities=[answer for answer in answers if isinstance(answer, list)])
-        yield Completed(finish_reason="stop", completion_tokens=len(tasks))
+        yield Completed(finish_reason="stop", completion_tokens=len(answers))
 
     async def _ask(self, request: GenerateRequest, question: Question) -> list[float]:
         lines = [
@@ -294,13 +291,6 @@ class OpenAiChatModel:
         if request.tools:
             body["tools"] = [described(tool) for tool in request.tools]
         return body
-
-
-async def _caught(answer: Awaitable[list[float]]) -> list[float] | ParleyError:
-    try:
-        return await answer
-    except ParleyError as error:
-        return error
 
 
 def _compare_letters(tokens: Sequence[_Token], choices: int) -> list[float]:
