@@ -23,9 +23,7 @@ def describe_field_error(error: Exception, kind: Any) -> str:
 
     A long value is shortened.
 
-    Args:
-        error: of msgspec, or of another part of the decoding, whose text is left as it is.
-        kind: the type that was read.
+    A text of another part of the decoding than msgspec is left as it is. ``kind``: the type that was read.
     """
     text = str(error)
     at = _AT.search(text)

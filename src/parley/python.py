@@ -24,10 +24,6 @@ def parley_command(checkout: Path, environment: Mapping[str, str]) -> str:
     """What to write for the command ``parley`` in a text for people: as it is called from a terminal here.
 
     An image has it on its PATH. A clone has it in its environment, which need not be activated.
-
-    Args:
-        checkout: of the project; a folder that is none has no such command.
-        environment: of this process.
     """
     own = Path(".venv", "bin", "parley")
     is_on_path = shutil.which("parley", path=environment.get("PATH")) is not None

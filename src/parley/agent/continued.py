@@ -77,10 +77,8 @@ def find_begun(
 ) -> BegunResponse:
     """What is known of a response that has begun.
 
-    Args:
-        state: of its turn.
-        progress: what the client has of it; None, or of another response: nothing.
-        apologies: sentences that end a response that has failed.
+    ``progress``: what the client has of it; None, or of another response: nothing. ``apologies``: sentences
+    that end a response that has failed.
     """
     rounds = tuple(
         ToolRound(one.text, list(one.calls), dict(one.results), said=one.said, ended=True)

@@ -254,9 +254,7 @@ class Conversation:
     def state(self, contained: Contained, *, muted: bool) -> SessionState:
         """What another session needs to go on.
 
-        Args:
-            contained: how much of the user's speech is in it.
-            muted: whether the audio behind that is ignored.
+        ``contained``: how much of the user's speech is in it; ``muted``: whether what follows is ignored.
         """
         turns = self.agent_turns
         texts = (turns.unhandled, self._endpointer.text)

@@ -70,8 +70,6 @@ class Endpointer:
         settings: of the policy; None: every pause ends the turn.
         language: primary language of the session.
         scoring: the turn model; None: there is none.
-        deadline_s: for a score.
-        name: of the session, for the log.
         emit: sends decisions to the client, but for those that end a turn.
         prepare: called with the text of a turn that may be over, and when its speech ended, to begin an
             answer.
@@ -79,7 +77,6 @@ class Endpointer:
         commit: called with a turn that is over, and the decision for the client, if there is one.
         begin_turn: called before it, and before all else: later utterances belong to another turn.
         arrival: when the client's audio before a position (ms) had arrived, in seconds; None: unknown.
-        trace: span of the call.
     """
 
     def __init__(

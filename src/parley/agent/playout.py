@@ -110,11 +110,7 @@ class Playout(PlayedTime):
     ) -> None:
         """Begin with audio that another session has sent, and that the client goes on playing.
 
-        Args:
-            segments: what it says, in order; their ``sent_ms`` are set here.
-            sent_ms: its length.
-            played_ms: how much of it was played.
-            now: the time.
+        ``segments`` are what it says, in order; their ``sent_ms`` are set here.
         """
         self.segments = list(segments)
         ends_ms = [*(one.begin_ms for one in self.segments[1:]), sent_ms]

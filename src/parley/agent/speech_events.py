@@ -219,8 +219,7 @@ class SpeechEventMapper:
     def lose_stream(self, position: int) -> None:
         """End the utterance under way with its stream; the last partial transcripts become final.
 
-        Args:
-            position: samples that the client has sent.
+        ``position``: samples that the client has sent.
         """
         self._sounding = False
         if self._speaking:

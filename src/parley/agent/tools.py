@@ -112,8 +112,6 @@ class ToolExecutor:
 
     Args:
         tools: the client's, with schemas that :func:`parley.tools.schema.argument_schema` accepts.
-        emit: sends an event to the client.
-        config: limits and deadlines.
         server_tools: the server's own; the session has those that are available when it begins.
         built_in: those that the session's options ask for. They act only on the session itself: after a move
             a call without a result is run again. Which of them can be called may change:

@@ -109,16 +109,12 @@ class AgentTurns:
 
     Args:
         name: unique for each session.
-        output: of the turns.
         history: of the session; only this class adds to it.
-        tools: runs the tools of the turn under way.
         make_response: makes the language model's answer to a prompt, of which another session may have begun.
         reply: called with a turn of the user that is in the history; returns the text that answers it, or
             empty: the language model does.
         whole: what is done in such a block is in a checkpoint as a whole.
-        handler: receives events.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
-        trace: span of the call.
     """
 
     def __init__(
@@ -189,10 +185,7 @@ class AgentTurns:
     ) -> None:
         """Start where another session has ended; its history was restored.
 
-        Args:
-            state: of that session.
-            progress: what the client has of its turn under way.
-            results: that come behind that turn.
+        ``progress``: what the client has of the turn under way; ``results`` come behind that turn.
         """
         self._open = True
         self._unread = self._unread or state.announce

@@ -39,9 +39,7 @@ def look_at(folder: Path) -> Fingerprint:
 def read_folder(folder: Path, served: Mapping[str, AgentFile]) -> dict[str, AgentFile | AgentFileError]:
     """By name the agent of each file, or what is wrong with it.
 
-    Args:
-        folder: of the files.
-        served: agents that keep their numbers while their file is wrong, or as it was.
+    ``served``: agents that keep their numbers while their file is wrong, or as it was.
 
     Raises:
         AgentFileError: there are too many files.

@@ -43,11 +43,7 @@ class AgentFileError(ModelLoadingError):
 
 
 def read_agent(path: Path, known: AgentFile | None = None) -> AgentFile:
-    """Read one file, whose name without ``.toml`` is the agent's.
-
-    Args:
-        path: of the file.
-        known: returned if the file still has its text.
+    """Read one file, whose name without ``.toml`` is the agent's; ``known`` if that still has its text.
 
     Raises:
         AgentFileError: it cannot be read, is not TOML, or has an unknown field or a wrong value.

@@ -54,7 +54,6 @@ class ServedAgent:
     """An agent with what its calls share, which is closed when the last of them has ended.
 
     Args:
-        file: defines it.
         tools: all tools of its calls but their clients'.
         model: answers its calls; None: the server's own.
         knowledge: its documents; None: it has none.
@@ -118,12 +117,7 @@ async def close_parts(agent: str, parts: Iterable[Closable]) -> None:
 
 
 def agents_folder(repository: Path, named: str) -> Path:
-    """The folder of the agents of a server.
-
-    Args:
-        repository: the model repository.
-        named: the setting ``agents``; empty: the default.
-    """
+    """The folder of the agents of a server; ``named``: the setting ``agents``, empty: the default."""
     return repository.parent / (named or DEFAULT_FOLDER)
 
 

@@ -139,9 +139,7 @@ class RecentAudio:
     def since(self, position: int, until: int | None = None) -> NDArray[np.int16]:
         """What is kept from the stream's sample ``position`` on: i16 ``[n]``, at most the capacity.
 
-        Args:
-            position: where it begins.
-            until: where it ends; None: at the latest audio.
+        ``until``: where it ends; None: at the latest audio.
         """
         if not self._pieces:
             return np.zeros(0, np.int16)

@@ -71,7 +71,6 @@ class Webhooks:
     """The webhooks of one agent. Runs on one event loop.
 
     Args:
-        webhooks: where events are posted.
         hosts: that may be connected to.
         private_hosts: those that may have any address.
         on_delivery: called with the outcome of each event at each URL.

@@ -44,7 +44,6 @@ class CallWriter:
     Finished calls are moved to the store of the folder, if it has one.
 
     Args:
-        folder: of the calls.
         on_written: called in the thread with the outcome of each recording: empty, or why it is incomplete.
     """
 

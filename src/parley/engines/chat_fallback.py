@@ -75,7 +75,6 @@ class FallbackChat:
 
     Args:
         models: the best first; at least two. They are closed with this object.
-        limits: when one is replaced.
         count: called for every replacement.
     """
 

@@ -89,8 +89,6 @@ class KnownSpeaker(ModelSpeaker):
     """Speech from a model of :data:`parley.tts.synthesizers.KNOWN`: mono. See :class:`ModelSpeaker`.
 
     Args:
-        client: sends requests to the model.
-        model: its name.
         timeout_s: for the first chunk, and between chunks; None: 10 s.
     """
 

@@ -40,7 +40,6 @@ class JoinedSpeech:
     """Makes one stream of audio and marks out of those of all engines.
 
     Args:
-        text: all of it.
         rate: hertz of the result; None: that of the first engine.
     """
 
@@ -170,7 +169,6 @@ class FallbackSynthesizer:
 
     Args:
         engines: by name, the best first; at least one.
-        limits: when one is replaced.
         count: called for every replacement.
     """
 

@@ -41,11 +41,7 @@ class Chunk:
 
 
 def split_document(name: str, raw: bytes) -> list[Chunk]:
-    """The chunks of a file, in order.
-
-    Args:
-        name: of the file; its end says of which kind it is.
-        raw: its content.
+    """The chunks of a file, in order; the end of its name says of which kind it is.
 
     Raises:
         KnowledgeError: it is neither PDF nor UTF-8, or has no text.

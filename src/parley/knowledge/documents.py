@@ -43,10 +43,6 @@ def find_documents(folder: Path, patterns: Sequence[str]) -> list[Document]:
     wildcard. ``*``, ``?`` and ``[...]`` match within one name, ``**`` any number of folders. Names that begin
     with a dot match nothing. A symbolic link may not lead out of that folder.
 
-    Args:
-        folder: of the agents.
-        patterns: of an agent.
-
     Raises:
         KnowledgeError: a pattern matches nothing, a file is of another kind or too large, there are too many.
     """

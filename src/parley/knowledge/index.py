@@ -43,7 +43,6 @@ class KnowledgeIndex:
     wait for a change that is being written.
 
     Args:
-        path: of the file.
         dimensions: of a vector; 0: there are none.
 
     Raises:

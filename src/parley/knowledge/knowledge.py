@@ -54,8 +54,6 @@ class Knowledge:
     Without vectors, because there is no embedder or it fails, words alone count.
 
     Args:
-        name: of the agent.
-        folder: of the agents.
         patterns: as :func:`parley.knowledge.documents.find_documents` takes them.
         embedder: None: words alone count.
         cache: folder of indexes, which are used again after a restart.

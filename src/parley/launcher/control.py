@@ -155,10 +155,7 @@ def occupy_dead_slots(address: ServerAddress, config: Any, dead: int) -> Iterato
 
     Half a second passes before an instance counts as dead, unless all are.
 
-    Args:
-        address: of gRPC.
-        config: the model's ``ModelConfig``, with groups of one instance each.
-        dead: number of dead instances.
+    ``config``: the model's ``ModelConfig``, with groups of one instance each.
 
     Yields:
         Whether the slots are occupied; if not, Triton may crash.

@@ -112,12 +112,7 @@ def ask_canary(
 ) -> CanaryOutcome:
     """Call a model's canary.
 
-    Args:
-        canary: of the model.
-        address: of gRPC.
-        processes: of the model and of those that it calls.
-        deadline_s: for the answer.
-        wait: sleeps; may end early when the result is not needed.
+    ``processes``: of the model and of those that it calls. ``wait`` may end early: then no result is needed.
     """
     began = time.monotonic()
     demand = ProcessorDemand(processes, began)

@@ -96,14 +96,8 @@ def load_again(
 ) -> LoadOutcome:
     """Load a model, or only some of its instances, and wait until it answers its canary.
 
-    Args:
-        server: that holds the model.
-        config: the ``ModelConfig`` to load.
-        canary: of the model; None: it has none.
-        dead: number of instances that are replaced while the others stay; 0: the whole model is.
-        load_s: for the load (seconds).
-        canary_s: for the answer, after the load (seconds).
-        stopping: ends the wait for the answer.
+    ``dead``: number of instances that are replaced while the others stay; 0: the whole model is. ``canary_s``
+    begins after the load; ``stopping`` ends the wait for the answer.
     """
     model: str = config.name
     text = json_format.MessageToJson(config, preserving_proto_field_name=True)

@@ -35,13 +35,6 @@ def bound_by_room(
 ) -> SupervisorLimits:
     """Let dead instances take at most half of the threads and of the shared memory that are free now.
 
-    Args:
-        limits: with an upper limit of dead instances.
-        region_bytes: first size of an instance's region.
-        memory: where the regions are.
-        groups: the control groups of this machine.
-        own: names those of this process.
-
     Returns:
         Limits with at least one dead instance.
     """

@@ -110,9 +110,7 @@ class Supervisor:
     """Watches one server from a thread of its own.
 
     Args:
-        server: a running server.
         canaries: by model; a model without one is watched by its processes alone.
-        limits: when to act.
         record: JSON file with all restarts; rewritten at every change.
         report: receives one line for people at every event.
         load_s: seconds that a model may take to load.

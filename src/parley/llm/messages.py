@@ -148,11 +148,7 @@ def new_cache_salt() -> str:
 
 
 def choose_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
-    """The session's options, and the server's defaults for those that are not set.
-
-    Args:
-        options: of the session.
-        default: of the server; its ``max_tokens`` is also the upper limit.
+    """The session's options, and where they are not set the server's, whose ``max_tokens`` is the limit too.
 
     Raises:
         InvalidMessageError: an option is out of range; the text names it.

@@ -16,10 +16,7 @@ Tensors = Mapping[str, Tensor]
 def parse_sizes(text: str, name: str, *, repeated: bool = False) -> tuple[int, ...]:
     """Read a rising list of positive numbers such as ``"192,256,320"``; empty text is an empty list.
 
-    Args:
-        text: the list.
-        name: of the setting.
-        repeated: whether a number may follow itself.
+    ``name``: of the setting; ``repeated``: whether a number may follow itself.
 
     Raises:
         ModelLoadingError: it is something else.

@@ -57,7 +57,6 @@ class DeviceErrors:
 
     Args:
         what: uses the device; for the log.
-        end: called with the reason.
     """
 
     def __init__(self, what: str, end: Callable[[str], None] = end_failed_process) -> None:

@@ -146,11 +146,6 @@ def check_triton(oldest: str, found: str, environment: Mapping[str, str] = os.en
 
     A model cannot ask the server while it loads: the server's endpoints open when all models are loaded.
 
-    Args:
-        oldest: that is accepted.
-        found: the version in the server's metadata.
-        environment: with ``PARLEY_ANY_VERSION``.
-
     Raises:
         UnsupportedVersionError: it is older.
     """

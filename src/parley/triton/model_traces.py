@@ -18,7 +18,6 @@ class ModelTraces:
     A request without a ``traceparent``, or with one that cannot be read, has no span.
 
     Args:
-        model: name of the model.
         tracing: its clock is the monotonic one; None: there are no traces.
     """
 

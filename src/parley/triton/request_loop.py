@@ -85,7 +85,6 @@ class RequestLoop:
     The number of requests at once is bounded by the handler's own admission.
 
     Args:
-        handler: answers one request.
         metrics: of the model; closed with the loop. None: requests are not measured.
         poll_cancelled_s: interval of the checks whether callers have disconnected.
     """

@@ -23,7 +23,6 @@ class ResponseThread:
     An event loop that waits for it serves nothing else meanwhile.
 
     Args:
-        name: of the thread.
         limit: calls that may wait when a response is added.
         patience_s: how long a response waits for room.
     """

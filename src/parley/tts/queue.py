@@ -71,7 +71,6 @@ class SpeechQueue:
 
     Args:
         begin: checks a request and returns its speech; raises ``ParleyError``.
-        name: of the thread.
         max_requests: open at most.
     """
 

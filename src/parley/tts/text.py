@@ -47,10 +47,6 @@ def plain_text(text: str) -> str:
 def with_minus(text: str, language: str) -> tuple[str, list[int]]:
     """``text`` with a word for the sign of negative numbers and amounts, which espeak-ng leaves out of many.
 
-    Args:
-        text: any.
-        language: primary language.
-
     Returns:
         The text to speak, and the index in ``text`` of each of its characters.
     """

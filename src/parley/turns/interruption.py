@@ -162,11 +162,9 @@ class InterruptionPolicy:
     """The policy for one sound.
 
     Args:
-        options: of the session.
         language: words that mean something of their own.
         agent_text: what of the agent's answer has been played so far.
         closing: whether the answer is all but over, or ends with a question: then a "yes" is the user's turn.
-        began_at: when the sound began.
     """
 
     def __init__(

@@ -69,11 +69,7 @@ def at_least(settings: TurnSettings | None, patient: TurnSettings) -> TurnSettin
 
 
 def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | None:
-    """The settings of a session.
-
-    Args:
-        options: what the client asked for.
-        default: the server's choice.
+    """The settings of a session: what the client asked for, else the server's choice.
 
     Returns:
         None: every pause ends the turn.

@@ -177,9 +177,7 @@ class StablePrefix:
 
         The last word of a partial is never stable: it may be the beginning of a longer one.
 
-        Args:
-            words: the partial.
-            alternatives: other readings of the same audio.
+        ``alternatives``: other readings of the same audio.
 
         Returns:
             How many of its first words are stable.

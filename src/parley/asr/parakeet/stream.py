@@ -143,12 +143,7 @@ class OfflineStream:
         return steps
 
     def resolve(self, steps: Sequence[Step], decoded: Sequence[DecodedPiece]) -> list[AsrEvent]:
-        """Turn the steps into events.
-
-        Args:
-            steps: what :meth:`detected` returned.
-            decoded: what was decoded of each of its :class:`DecodeJob`, in order.
-        """
+        """Turn what :meth:`detected` returned into events; ``decoded``: of each :class:`DecodeJob`."""
         events: list[AsrEvent] = []
         results = iter(decoded)
         for step in steps:
@@ -315,10 +310,7 @@ class UtteranceFeatures:
     def piece(self, utterance: int, onset: int, end: int) -> TurnUtterance | None:
         """The finished utterance as part of a turn, its frames not normalised; None: its beginning is gone.
 
-        Args:
-            utterance: its number.
-            onset: sample of the stream at which speech begins.
-            end: the same of its end.
+        ``onset`` and ``end``: samples of the stream.
         """
         return None if self._first_frame else TurnUtterance(utterance, self._start, onset, end, self._join())
 

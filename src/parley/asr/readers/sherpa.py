@@ -77,7 +77,6 @@ class SherpaReader(Reader):
 
     Args:
         recognizer: a ``sherpa_onnx.OfflineRecognizer``.
-        languages: of the model.
         detects: whether it detects the language; only :data:`DETECT` can then be asked for.
         limits: which stretches it reads together.
         token_ms: see :class:`SherpaFamily`.

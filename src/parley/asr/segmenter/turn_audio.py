@@ -75,10 +75,6 @@ def rest_of(alternatives: Sequence[Alternative], before: Sequence[Word]) -> list
 def split_text(text: str, before: Sequence[str]) -> list[str]:
     """Part a text that was read together, without times of its words.
 
-    Args:
-        text: of the utterances together.
-        before: what each but the last one said so far.
-
     Returns:
         What each says now: those before the last one what is most like ``before``, the last one the rest.
     """

@@ -129,11 +129,7 @@ class FinalTranscriber:
     ) -> None:
         """Let the model of final texts hear an utterance that seems to be over, if it has not begun yet.
 
-        Args:
-            utterance: that may go on.
-            end: sample of the stream at which its speech ended.
-            joined: what the model hears in its place.
-            options: of the stream.
+        ``end``: sample of the stream where its speech ended. ``joined``: what the model hears in its place.
         """
         model = self.finals_for(options.language)
         if utterance.early is None and model and not self.rests(model):

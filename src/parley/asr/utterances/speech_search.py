@@ -98,10 +98,7 @@ class Searched(Protocol):
 def search_together(recordings: Sequence[Searched], detector: Detector) -> None:
     """Give the next piece of each recording to the voice activity network: one call for all of them.
 
-    Args:
-        recordings: those that are searched to their end are left out. A failed call sets ``error`` of the
-            others.
-        detector: the network.
+    Those that are searched to their end are left out. A failed call sets ``error`` of the others.
     """
     hearing = [recording for recording in recordings if recording.search.track is not None]
     if not hearing:

@@ -41,10 +41,7 @@ def split_clauses(
     The first clause ends at the first such place that is strong enough, so that it is short; the
     others at the last. Where there is no such place, it is cut between two words.
 
-    Args:
-        words: of the text.
-        limits: of the clauses.
-        before: number of clauses of the text before these words.
+    ``before``: number of clauses of the text before these words.
     """
     limits = limits or ClauseLimits()
     pieces = [piece for word in words for piece in _pieces(word, limits.phonemes)]

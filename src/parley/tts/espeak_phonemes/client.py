@@ -115,9 +115,7 @@ class PhonemeProcess:
     def phonemes(self, voice: str, texts: Sequence[str]) -> Sequence[str]:
         """What espeak-ng says for texts without marks: words in IPA, with single spaces.
 
-        Args:
-            voice: espeak-ng's identifier (``roa/es``).
-            texts: each by itself.
+        ``voice``: espeak-ng's identifier (``roa/es``).
 
         Raises:
             ModelUnavailableError: there is no process now.
@@ -251,7 +249,6 @@ class _Limit:
     """How long a process may take for an answer.
 
     Args:
-        pid: of the process.
         timeout_s: seconds; :data:`_PATIENCE` times as long while it got a processor for less than half.
     """
 

@@ -37,8 +37,6 @@ class StreamedSound:
     """A clause made piece by piece.
 
     Args:
-        parts: of the network.
-        prior: of the encoder.
         starts: index of the first symbol of each word, and of the first one after the last word.
         noise: how much the sound varies.
         random: source of the noise: the same generator gives the same audio.
