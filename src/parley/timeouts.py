@@ -54,6 +54,12 @@ def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
     return None if task.cancelled() else task.exception()
 
 
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log why a task failed that is never awaited."""
+    if error := failure_of(task):
+        _log.error("%s failed", task.get_name(), exc_info=error)
+
+
 async def iter_with_timeout(
     stream: AsyncGenerator[T, None], limit_s: float, what: str, *, first_s: float | None = None
 ) -> AsyncGenerator[T, None]:

@@ -20,7 +20,7 @@ from parley.protocol import (
     Transcript,
     TurnDecision,
 )
-from parley.timeouts import loop_time, with_timeout
+from parley.timeouts import log_failure, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import (
     CommitTurn,
@@ -318,7 +318,8 @@ class Endpointer:
         speech = self._audio.since(max(0, onset - _BEFORE_ONSET))
         self._score = asyncio.create_task(self._score_pause(pause, speech), name=f"{self._name} end of turn")
         self._tasks.add(self._score)
-        self._score.add_done_callback(self._score_ended)
+        self._score.add_done_callback(self._tasks.discard)
+        self._score.add_done_callback(log_failure)
 
     async def _score_pause(self, pause: int, speech: NDArray[np.int16]) -> None:
         probability: float | None = None
@@ -339,11 +340,6 @@ class Endpointer:
             _log.exception("%s: a pause was not scored", self._name)
             scoring.failed(ParleyError.code)
         self._apply(self._policy.on_score(pause, probability, loop_time()))
-
-    def _score_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s: scoring a pause failed", self._name, exc_info=error)
 
 
 def _is_manual(settings: TurnSettings | None) -> bool:

@@ -29,7 +29,7 @@ from parley.errors import (
     WeightsNotFoundError,
 )
 from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_start
-from parley.timeouts import best_effort
+from parley.timeouts import best_effort, log_failure
 
 SessionId: TypeAlias = str | int
 Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
@@ -357,13 +357,9 @@ class Host:
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_failure)
         return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 def _check_models(start: Start, config: AgentConfig) -> None:

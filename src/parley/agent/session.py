@@ -96,7 +96,9 @@ class AgentSession:
         # Of what is logged by a request of the client, or in tasks that it begins.
         with self._log_ids():
             self._context = copy_context()
-        self._metrics = SessionMetrics(metrics, self._arrival, self._recognizer, config.chat_models[0][0])
+        self._metrics = SessionMetrics(
+            metrics, self._arrival, lambda: self._recognition.model, config.chat_models[0][0]
+        )
         self._conversation = Conversation(
             name,
             start,
@@ -108,7 +110,7 @@ class AgentSession:
             metrics=self._metrics,
             changed=self._on_change,
             whole=self._whole,
-            listen=self._listen,
+            listen=lambda: self._recognition.change(self._asr_options(self._start)),
             prefix_changed=partial(self._warm_up, between_answers=True),
             resume=resume,
             trace=self._trace,
@@ -366,12 +368,6 @@ class AgentSession:
 
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
-
-    def _recognizer(self) -> str:
-        return self._recognition.model
-
-    def _listen(self) -> None:
-        self._recognition.change(self._asr_options(self._start))  # made after the conversation, too
 
     def _begin_turn(self) -> None:
         self._recognition.begin_turn()  # made after the conversation, which is its handler

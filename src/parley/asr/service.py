@@ -310,15 +310,15 @@ class RecognitionService(Generic[StreamT]):
                 result = chunk if isinstance(chunk, ParleyError) else next(results)
                 if isinstance(result, ChunkResult):
                     self._sessions.update(request.key, result.stream).on_reply(result.reply, began_s)
-                    replies.append(self._introduced(result.reply) if request.start else result.reply)
+                    reply = result.reply
+                    if request.start:
+                        reply = msgspec.structs.replace(reply, languages=list(self._languages))
+                    replies.append(reply)
                 else:
                     replies.append(result)
                 if request.end:
                     self._close(request.key)
             return replies
-
-    def _introduced(self, reply: AsrReply) -> AsrReply:
-        return msgspec.structs.replace(reply, languages=list(self._languages))
 
     def sweep(self) -> int:
         """Drop the streams that are idle, and return how many; may be called from any thread."""

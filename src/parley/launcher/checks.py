@@ -13,7 +13,7 @@ import parley
 from parley.canaries.asking import AGENT
 from parley.errors import ModelLoadingError
 from parley.launcher.errors import LauncherSettingsError, ToolsFileError
-from parley.launcher.models import model_folders, model_names
+from parley.launcher.models import find_agents_folder, model_folders, model_names
 from parley.launcher.options import ServerOptions
 from parley.logs import read_log_format
 from parley.names import suggest_name
@@ -122,20 +122,14 @@ def check_tools_file(options: ServerOptions, inherited: Mapping[str, str]) -> No
 
 def find_wrong_agents(options: ServerOptions, environment: Mapping[str, str]) -> list[str]:
     """One line for each file of an agent that the server will not serve; the log says so too."""
-    if options.load_models and AGENT not in options.load_models:
-        return []
-    parameters = read_parameters(options.model_repository / AGENT, options.profile, environment)
-    if parameters is None:
+    folder = find_agents_folder(options, environment)
+    if not folder or (options.load_models and AGENT not in options.load_models):
         return []
     from parley.agents.reader import AgentFileError  # noqa: PLC0415 - only where there is an agent
-    from parley.agents.registry import agents_folder  # noqa: PLC0415
     from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415
 
-    folder = agents_folder(options.model_repository, parameters.text("agents", ""))
-    if not folder.is_dir():
-        return []
     try:
-        checks = check_agent_files(folder, options.model_repository, options.profile, environment)
+        checks = check_agent_files(Path(folder), options.model_repository, options.profile, environment)
         with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop
             found = pool.submit(asyncio.run, checks).result()
     except (ModelLoadingError, OSError) as error:

@@ -56,7 +56,7 @@ def build_command(
     installation: Installation, options: ServerOptions, backends: Path, prefix: str
 ) -> list[str]:
     """The command line; ports are already chosen, and ``prefix`` is that of shared memory regions."""
-    tls = options.tls
+    tls, grpc_address = options.tls, options.grpc_address
     command = [
         str(installation.tritonserver),
         f"--model-repository={options.model_repository}",
@@ -70,7 +70,7 @@ def build_command(
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         f"--exit-timeout-secs={options.exit_timeout_s}",
-        f"--grpc-address={_for_grpc(options.grpc_address)}",
+        f"--grpc-address={f'[{grpc_address}]' if ':' in grpc_address else grpc_address}",
         f"--grpc-port={options.grpc_port}",
         f"--http-address={_for_http(options.http_address)}",
         f"--http-port={options.http_port}",
@@ -91,10 +91,6 @@ def build_command(
     models = [folder.name for folder in model_folders(options)]
     command += [f"--load-model={name}" for name in (*models, CONTROL_MODEL)]
     return [*command, *options.extra_flags]
-
-
-def _for_grpc(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _for_http(address: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from parley.agents.registry import DEFAULT_FOLDER
+from parley.agents.registry import agents_folder
 from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
@@ -321,5 +321,5 @@ def find_agents_folder(options: ServerOptions, environment: Mapping[str, str]) -
     settings = read_parameters(options.model_repository / AGENT, options.profile, environment)
     if settings is None:
         return ""
-    folder = options.model_repository.parent / (settings.text("agents", "") or DEFAULT_FOLDER)
+    folder = agents_folder(options.model_repository, settings.text("agents", ""))
     return str(folder.absolute()) if folder.is_dir() else ""

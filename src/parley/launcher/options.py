@@ -129,7 +129,8 @@ def _addresses(options: ServerOptions) -> dict[str, str]:
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    listener = socket.socket(_family(address), socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
@@ -138,10 +139,6 @@ def _listen(address: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _explain(name: str, address: str, port: int, error: OSError) -> str:

@@ -61,11 +61,11 @@ from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.runtime.versions import check_triton
-from parley.timeouts import failure_of, first_to_end
+from parley.timeouts import failure_of, first_to_end, log_failure
 from parley.tracing import open_tracing
 from parley.triton.model_client import TritonModelClient, make_model_client
 from parley.triton.model_metrics import ModelMetrics
-from parley.triton.request_loop import Heartbeat, LoopThread, log_failure, wait_for_stop
+from parley.triton.request_loop import Heartbeat, LoopThread, wait_for_stop
 from parley.triton.response_thread import ResponseThread
 from parley.triton.responses import Responder, read_tensors
 from parley.triton.server_watch import wait_for_closed_endpoint
@@ -526,8 +526,6 @@ def make_synthesizer(
     _check_once(config.tts_fallback, "synthesizer")
     fallbacks = _present(config.tts_fallback, config.absent_models)
     names = _present(config.tts, config.absent_models) or fallbacks or config.tts
-    if absent := [name for name in (*config.tts, *config.tts_fallback) if name not in (*names, *fallbacks)]:
-        _log.warning("without %s: the server has not loaded it", ", ".join(absent))
     engines = {
         name: find_engine(SYNTHESIZERS, name)(client, timeout_s=timeout_s) for name in (*names, *fallbacks)
     }

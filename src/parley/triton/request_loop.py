@@ -246,12 +246,6 @@ async def wait_for_stop(
             return
 
 
-def log_failure(task: asyncio.Task[None]) -> None:
-    """Log why a task failed that is never awaited."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("%s failed", task.get_name(), exc_info=error)
-
-
 async def _refusal(pb_utils: Any, model: str) -> str:
     """Why a call that cannot succeed is refused."""
     request = pb_utils.InferenceRequest(model_name=model, inputs=[], requested_output_names=["EVENT"])

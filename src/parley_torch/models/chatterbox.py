@@ -18,10 +18,11 @@ from parley.inference import ModelClient, Tensor, struct_tensor, with_id
 from parley.metrics import Family
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
+from parley.timeouts import log_failure
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces, below
-from parley.triton.request_loop import RequestLoop, StructHandler, log_failure, wait_for_stop
+from parley.triton.request_loop import RequestLoop, StructHandler, wait_for_stop
 from parley.triton.responses import Responder
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
