@@ -113,30 +113,16 @@ class Tracing:
         self._content = content
         self._clock = clock
 
-    def begin(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Trace:
-        """Begin a span, below that of another process if ``traceparent`` names one."""
-        return self._begin(name, traceparent, attributes)
-
-    def begin_below(
+    def begin(
         self,
         name: str,
-        traceparent: str,
+        traceparent: str = "",
         attributes: Attributes | None = None,
         *,
         start_s: float | None = None,
-    ) -> Trace:
-        """Begin a span below that of another process; nothing is recorded if ``traceparent`` names none."""
-        return self._begin(name, traceparent, attributes, start_s, alone=False)
-
-    def _begin(
-        self,
-        name: str,
-        traceparent: str,
-        attributes: Attributes | None,
-        start_s: float | None = None,
-        *,
         alone: bool = True,
     ) -> Trace:
+        """Begin a span, below that of another process if ``traceparent`` names one; else if ``alone``."""
         from opentelemetry.trace import SpanKind, get_current_span  # noqa: PLC0415
         from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
 

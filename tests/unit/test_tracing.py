@@ -137,7 +137,7 @@ async def test_without_traces_nothing_is_recorded():
 
 def test_a_span_needs_no_event_loop():
     spans = Spans(clock=lambda: 5.0)
-    span = spans.tracing.begin_below("step", PARENT, start_s=4.0)
+    span = spans.tracing.begin("step", PARENT, start_s=4.0, alone=False)
     span.child("part", start_s=4.0).end(4.5)
     span.end()
     span.set({"late": 1})

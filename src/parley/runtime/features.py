@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _FILE = Path(__file__).with_name("features.toml")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
     gets: str
@@ -25,10 +25,7 @@ class Feature:
 def read_features(profile: str) -> tuple[Feature, ...]:
     """The features of a profile; empty for one that the table does not have."""
     rows = tomllib.loads(_FILE.read_text(encoding="utf-8")).get(profile, [])
-    return tuple(
-        Feature(gets=row["gets"], models=tuple(row["models"]), prepare=tuple(row.get("prepare", ())))
-        for row in rows
-    )
+    return msgspec.convert(rows, tuple[Feature, ...])
 
 
 def describe_missing(profile: str, loaded: Collection[str]) -> list[str]:

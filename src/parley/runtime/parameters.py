@@ -7,6 +7,7 @@ settings of the GPU's memory plan (:mod:`parley.runtime.gpu_plan`), for models w
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -108,16 +109,9 @@ class Parameters:
 
     def replaced(self, values: Mapping[str, str]) -> Parameters:
         """These settings with other values of the configuration."""
-        return Parameters(
-            self.model,
-            {**self._values, **values},
-            model_dir=self.model_dir,
-            version=self.version,
-            instance=self.instance,
-            device_id=self.device_id,
-            sequence_idle_s=self.sequence_idle_s,
-            environment=self.environment,
-        )
+        other = copy.copy(self)
+        other._values = {**self._values, **values}  # noqa: SLF001 - same class
+        return other
 
     @property
     def version_dir(self) -> Path:

@@ -43,7 +43,9 @@ class ModelTraces:
         if self._tracing is None or not traceparent:
             return NO_TRACE
         names = {"parley.model": self._model, **(attributes or {})}
-        return self._tracing.begin_below(f"{operation} {self._model}", traceparent, names, start_s=start_s)
+        return self._tracing.begin(
+            f"{operation} {self._model}", traceparent, names, start_s=start_s, alone=False
+        )
 
     def follow(
         self, responder: Responder, operation: str, traceparent: str, attributes: Attributes | None = None
