@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -47,6 +47,14 @@ async def first_to_end(*works: Awaitable[Any]) -> AsyncIterator[Sequence[asyncio
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def hold_task(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Run ``work`` as a task that ``tasks`` holds until it is done."""
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 def failure_of(task: asyncio.Future[Any]) -> BaseException | None:

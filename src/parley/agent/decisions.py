@@ -20,7 +20,7 @@ from parley.llm.history import History
 from parley.llm.messages import Choices, GenerateRequest, Priority, Question, Sampling
 from parley.names import check_known, check_names
 from parley.protocol import Closed, Decision, DecisionQuestion, Start, Transfer
-from parley.timeouts import loop_time, with_timeout
+from parley.timeouts import hold_task, loop_time, with_timeout
 
 DecisionOutcome: TypeAlias = Literal["decided", "unusable", "failed", "cancelled"]
 """What came of a question. ``unusable``: the model gave no probabilities. ``cancelled``: the next turn began
@@ -72,9 +72,7 @@ class Decisions:
         asked = [one for one in self._questions if _TURN in (one.at or (_TURN,)) or (step and step in one.at)]
         if asked:
             self.cancel()
-            self._task = asyncio.create_task(self._ask(asked, turn), name=f"{self._name} decisions")
-            self._tasks.add(self._task)
-            self._task.add_done_callback(self._tasks.discard)
+            self._task = hold_task(self._tasks, self._ask(asked, turn), f"{self._name} decisions")
 
     async def ask_at_end(self, turn: int) -> None:
         """Ask the questions of the end, within their deadline."""

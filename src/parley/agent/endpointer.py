@@ -20,7 +20,7 @@ from parley.protocol import (
     Transcript,
     TurnDecision,
 )
-from parley.timeouts import log_failure, loop_time, with_timeout
+from parley.timeouts import hold_task, log_failure, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import (
     CommitTurn,
@@ -316,9 +316,7 @@ class Endpointer:
     def _start_scoring(self, pause: int) -> None:
         onset = 0 if self._onset is None else self._onset
         speech = self._audio.since(max(0, onset - _BEFORE_ONSET))
-        self._score = asyncio.create_task(self._score_pause(pause, speech), name=f"{self._name} end of turn")
-        self._tasks.add(self._score)
-        self._score.add_done_callback(self._tasks.discard)
+        self._score = hold_task(self._tasks, self._score_pause(pause, speech), f"{self._name} end of turn")
         self._score.add_done_callback(log_failure)
 
     async def _score_pause(self, pause: int, speech: NDArray[np.int16]) -> None:

@@ -29,7 +29,7 @@ from parley.errors import (
     WeightsNotFoundError,
 )
 from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_start
-from parley.timeouts import best_effort, log_failure
+from parley.timeouts import best_effort, hold_task, log_failure
 
 SessionId: TypeAlias = str | int
 Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
@@ -355,9 +355,7 @@ class Host:
             asyncio.get_running_loop().call_later(_RELEASE_MEMORY_S, self._releases.discard, request_id)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = hold_task(self._tasks, work, name)
         task.add_done_callback(log_failure)
         return task
 

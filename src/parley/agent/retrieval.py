@@ -12,6 +12,7 @@ from typing import TypeAlias
 from parley.errors import ParleyError
 from parley.knowledge.passages import KnowledgeSearch, Passage, content_words
 from parley.llm.history import estimate_tokens
+from parley.timeouts import hold_task
 
 LATE_S = 0.05
 """An answer begins without the passages that are not there so long after the end of the user's turn."""
@@ -103,9 +104,7 @@ class Retrieval:
         self._searches = [one for one in self._searches if not one.task.done()]
         while len(self._searches) >= _SEARCHES:
             self._searches.pop(0).task.cancel()
-        task = asyncio.create_task(self._find(words, text), name=f"{self._name} search")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = hold_task(self._tasks, self._find(words, text), f"{self._name} search")
         self._searches.append(_Search(words, task))
         return self._searches[-1]
 

@@ -42,7 +42,7 @@ from parley.errors import (
 from parley.inference import make_engine_name
 from parley.logs import log_ids
 from parley.protocol import Answer, CloseReason
-from parley.timeouts import loop_time, with_timeout
+from parley.timeouts import hold_task, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.settings import choose_settings, choose_silence_ms
 
@@ -465,9 +465,7 @@ class AgentSession:
         """
         for task in self._warmings:
             task.cancel()
-        task = asyncio.create_task(self._run_warm_up(between_answers), name=f"{self.session_id} warm-up")
-        self._warmings.add(task)
-        task.add_done_callback(self._warmings.discard)
+        hold_task(self._warmings, self._run_warm_up(between_answers), f"{self.session_id} warm-up")
 
     async def _run_warm_up(self, between_answers: bool) -> None:
         try:

@@ -38,7 +38,7 @@ from parley.protocol import (
     ToolResponse,
     ToolRun,
 )
-from parley.timeouts import loop_time
+from parley.timeouts import hold_task, loop_time
 from parley.tools.base import ServerTools, ToolOutcome, is_deep, read_value
 from parley.tools.schema import argument_schema
 
@@ -416,10 +416,9 @@ class ToolExecutor:
             self._cancel(running, "interrupted")
 
     def _watch(self, running: _Running) -> None:
-        task = asyncio.create_task(self._settle(running), name=f"{running.call.id} in the background")
-        running.watch = task
-        self._watches.add(task)
-        task.add_done_callback(self._watches.discard)
+        running.watch = hold_task(
+            self._watches, self._settle(running), f"{running.call.id} in the background"
+        )
 
     async def _settle(self, running: _Running) -> None:
         left_s = running.started + running.limit_s - loop_time()

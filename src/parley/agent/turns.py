@@ -42,7 +42,7 @@ from parley.protocol import (
     SpeechIgnored,
     Truncated,
 )
-from parley.timeouts import loop_time
+from parley.timeouts import hold_task, loop_time
 from parley.token_bucket import TokenBucket
 from parley.tracing import NO_TRACE, Trace
 
@@ -535,10 +535,7 @@ class AgentTurns:
         turn.release(timing)
 
     def _run(self, turn: AgentTurn) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._perform(turn), name=turn.response_id)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return hold_task(self._tasks, self._perform(turn), turn.response_id)
 
     async def _perform(self, turn: AgentTurn) -> None:
         complete = False
