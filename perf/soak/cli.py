@@ -32,7 +32,8 @@ from harness.program import run_program
 from harness.servers import Gateway, Server, local_gateway, local_server
 from rich.console import Console
 
-from parley.canaries import CanaryError, call_canaries
+from parley.canaries.asking import call_canaries
+from parley.canaries.models import CanaryError
 from parley.launcher.options import ROOT
 from parley_client.transport import open_triton_channel
 from soak import counted_gateway

@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime")
 
 from speech_sink import Sink
 
-from parley.canaries import ask_canaries
+from parley.canaries.asking import ask_canaries
 from parley.errors import UnsupportedVoiceError
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer

@@ -27,7 +27,7 @@ from parley.asr.service import ChunkRequest
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.worker import InlineReader
-from parley.canaries import ask_canaries
+from parley.canaries.asking import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer

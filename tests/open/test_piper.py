@@ -16,7 +16,7 @@ import fake_pb_utils
 from clicks import seam_scores
 from speech_sink import Sink
 
-from parley.canaries import ask_canaries
+from parley.canaries.asking import ask_canaries
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.models.piper import PiperModel

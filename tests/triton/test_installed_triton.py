@@ -9,7 +9,8 @@ import time
 import pytest
 from leftovers import ANY_PORTS, leftovers
 
-from parley.canaries import CanaryError, call_canaries
+from parley.canaries.asking import call_canaries
+from parley.canaries.models import CanaryError
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.command import find_installation
 from parley.launcher.processes import find_stubs

@@ -9,7 +9,7 @@ import pytest
 from perf_analyzer.export import Runner, provide_program
 from perf_analyzer.inputs import REPOSITORY, drive_of
 
-from parley.canaries import CANARIES
+from parley.canaries.models import CANARIES
 from parley.launcher.models import read_config
 from parley.launcher.options import TINY_PROFILE
 

@@ -23,7 +23,8 @@ import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers, shared_memory_bytes
 from triton_check.probes import index_by_http2, lock_header
 
-from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
+from parley.canaries.asking import ask_canaries, call_canaries, profile_models
+from parley.canaries.models import CanaryError
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.cleanup import SHARED_MEMORY
 from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError

@@ -14,7 +14,7 @@ import uuid
 import pytest
 from leftovers import AGENT_MODELS, ANY_PORTS
 
-from parley.canaries import call_canaries
+from parley.canaries.asking import call_canaries
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import Closed, Connected, Control, ErrorEvent, Start, decode_event, encode
 from parley_client.transport import Frame, TritonTransport

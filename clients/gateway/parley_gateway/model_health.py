@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
 
-from parley.canaries import CanaryResult
+from parley.canaries.asking import CanaryResult
 from parley.errors import ParleyError
 from parley.timeouts import loop_time
 from parley_client.transport import MODEL

@@ -30,7 +30,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
 
-from parley.canaries import ServerAddress, open_blocking_channel
+from parley.canaries.connection import ServerAddress, open_blocking_channel
 from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, SequenceFlags, Tensor
 from parley.protocol import CANARY_PREFIX

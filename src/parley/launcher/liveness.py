@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.canaries import CanaryCall, CanaryConnection, CanaryLateError, ServerAddress
+from parley.canaries.connection import CanaryConnection, ServerAddress
+from parley.canaries.models import CanaryCall, CanaryLateError
 from parley.errors import ParleyError
 from parley.launcher.processes import processor_demand_s
 from parley.launcher.restarts import SupervisorLimits

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from google.protobuf import json_format
 
-from parley.canaries import CanaryCall, ServerAddress
+from parley.canaries.connection import ServerAddress
+from parley.canaries.models import CanaryCall
 from parley.launcher.control import ControlError, ModelControl, occupy_dead_slots
 
 _FIRST_CANARY_S = 8.0

@@ -12,16 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from parley.canaries import (
-    CANARIES,
-    CanaryCall,
-    CanaryError,
-    CanaryLateError,
-    ServerAddress,
-    address_of,
-    call_canaries,
-    called_models,
-)
+from parley.canaries.asking import call_canaries
+from parley.canaries.connection import ServerAddress, address_of
+from parley.canaries.models import CANARIES, CanaryCall, CanaryError, CanaryLateError, called_models
 from parley.errors import UnsupportedVersionError
 from parley.launcher import cleanup
 from parley.launcher.checks import (

@@ -25,7 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parley.canaries import CanaryCall, ServerAddress
+from parley.canaries.connection import ServerAddress
+from parley.canaries.models import CanaryCall
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.liveness import (
     CanaryOutcome,

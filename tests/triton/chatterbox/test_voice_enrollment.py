@@ -12,7 +12,7 @@ import pytest
 import soundfile
 from leftovers import ANY_PORTS
 
-from parley.canaries import ask_canaries, profile_models
+from parley.canaries.asking import ask_canaries, profile_models
 from parley.engines.speech import ChatterboxSpeaker
 from parley.errors import (
     ConsentMissingError,

@@ -9,15 +9,8 @@ import pytest
 from fake_triton import FakeTriton, Servers, outputs
 
 from parley.asr.messages import AsrReply, TranscribeReply
-from parley.canaries import (
-    CANARIES,
-    CanaryError,
-    CanaryLateError,
-    ask_canaries,
-    call_canaries,
-    called_models,
-    profile_models,
-)
+from parley.canaries.asking import ask_canaries, call_canaries, profile_models
+from parley.canaries.models import CANARIES, CanaryError, CanaryLateError, called_models
 from parley.embeddings.messages import EmbeddingSpace, EmbedReply
 from parley.errors import (
     DeadlineExceededError,

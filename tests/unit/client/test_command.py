@@ -23,7 +23,7 @@ from fake_unary import serving
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
-from parley.canaries import CanaryResult
+from parley.canaries.asking import CanaryResult
 from parley.engines.speech import KnownSpeaker
 from parley.errors import (
     InvalidMessageError,

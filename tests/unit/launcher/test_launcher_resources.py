@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parley.canaries import called_models
+from parley.canaries.models import called_models
 from parley.launcher import cleanup
 from parley.launcher import command as installations
 from parley.launcher.command import assemble_backend

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parley.canaries import CanaryError, CanaryLateError
+from parley.canaries.models import CanaryError, CanaryLateError
 from parley.launcher import server as server_module
 from parley.launcher.cleanup import SHARED_MEMORY
 from parley.launcher.errors import (

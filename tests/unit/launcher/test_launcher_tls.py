@@ -12,7 +12,7 @@ from certificates import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.canaries import address_of
+from parley.canaries.connection import address_of
 from parley.launcher import tls as tls_module
 from parley.launcher.__main__ import invitation, main, parser, read_options
 from parley.launcher.command import build_command, build_environment

@@ -16,7 +16,7 @@ import pytest
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
-from parley.canaries import CanaryError, CanaryLateError
+from parley.canaries.models import CanaryError, CanaryLateError
 from parley.launcher import liveness, restarts, supervisor
 from parley.launcher.control import ControlError
 from parley.launcher.errors import NotReadyError, RestartLimitError

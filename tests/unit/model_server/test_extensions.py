@@ -49,7 +49,7 @@ print([callable(resolve_name(one.reference)) for one in found])
 
 def test_package_that_is_not_installed_brings_nothing():
     program = """
-from parley.canaries import CANARIES
+from parley.canaries.models import CANARIES
 from parley.models import nemotron_streaming, parakeet_decoder, parakeet_encoder
 engines = [list(one._ENGINES) for one in (nemotron_streaming, parakeet_decoder, parakeet_encoder)]
 print(([model for model in CANARIES], engines))

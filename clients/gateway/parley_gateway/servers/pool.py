@@ -14,7 +14,8 @@ from typing import Self
 import grpc
 import grpc.aio
 
-from parley.canaries import ServerAddress, ask_models
+from parley.canaries.asking import ask_models
+from parley.canaries.connection import ServerAddress
 from parley.errors import TooManySessionsError
 from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel

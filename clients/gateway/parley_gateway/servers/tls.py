@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from parley.canaries import TlsAddress
+from parley.canaries.connection import TlsAddress
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.servers.discovery import Endpoint

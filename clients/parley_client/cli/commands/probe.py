@@ -12,7 +12,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.markup import escape
 
-from parley.canaries import CanaryResult, address_of, ask_models
+from parley.canaries.asking import CanaryResult, ask_models
+from parley.canaries.connection import address_of
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options

@@ -14,7 +14,7 @@ from fake_agent import FakeAgent, polite
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError
 
-from parley.canaries import CanaryResult
+from parley.canaries.asking import CanaryResult
 from parley.errors import ParleyError
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app

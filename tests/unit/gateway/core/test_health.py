@@ -11,7 +11,7 @@ import pytest
 from fake_agent import polite
 from listening_gateway import WELL, until
 
-from parley.canaries import CanaryResult
+from parley.canaries.asking import CanaryResult
 from parley.errors import ModelUnavailableError
 from parley_gateway.model_health import ModelHealth
 from parley_gateway.security.keys import new_key

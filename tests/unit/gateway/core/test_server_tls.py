@@ -14,7 +14,8 @@ from test_real_channels import Noting
 from tritonclient.grpc import service_pb2_grpc
 
 from parley import protocol
-from parley.canaries import TlsAddress, profile_models
+from parley.canaries.asking import profile_models
+from parley.canaries.connection import TlsAddress
 from parley.errors import ModelUnavailableError
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
