@@ -18,29 +18,25 @@ class PlayedTime:
     """
 
     def __init__(self) -> None:
-        self._length_ms = 0.0
+        self.length_ms = 0.0
+        """Audio that was added."""
         self._end_s = 0.0  # when everything added so far will have been played
         self._report: tuple[float, float] | None = None
         self._paused_s: float | None = None
 
-    @property
-    def length_ms(self) -> float:
-        """Audio that was added."""
-        return self._length_ms
-
     def add(self, length_ms: float, now: float) -> None:
         """A piece of audio follows what was added before."""
-        self._length_ms += length_ms
+        self.length_ms += length_ms
         self._end_s = max(self._end_s, self._time(now)) + length_ms / 1000
 
     def restore(self, length_ms: float, played_ms: float, now: float) -> None:
         """Begin with ``length_ms`` of audio, of which so much was played; nothing was added yet."""
-        self._length_ms = length_ms
+        self.length_ms = length_ms
         self._end_s = now + max(0.0, length_ms - played_ms) / 1000
 
     def report(self, played_ms: float, now: float) -> None:
         """So much was played, of what was added; a report that goes back is ignored."""
-        played_ms = min(max(played_ms, 0.0), self._length_ms)
+        played_ms = min(max(played_ms, 0.0), self.length_ms)
         if self._report is None or played_ms >= self._report[0]:
             self._report = (played_ms, self._time(now))
 
@@ -65,7 +61,7 @@ class PlayedTime:
 
     def played_ms(self, now: float) -> float:
         """Audio that was played."""
-        by_clock = self._length_ms - self.ahead_ms(now)
+        by_clock = self.length_ms - self.ahead_ms(now)
         if self._report is None:
             return by_clock
         played_ms, at_s = self._report

@@ -106,7 +106,8 @@ class AudioRecognition:
         self._recognizer: Recognizer | None = None
         self._answered_by = ""  # the model whose stream has answered last; empty: none yet
         self._streams = 0
-        self._muted = self._muted_behind = resume is not None and resume.state.muted
+        self.muted = self._muted_behind = resume is not None and resume.state.muted
+        """Whether audio that comes now is ignored."""
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
@@ -139,7 +140,7 @@ class AudioRecognition:
     def push_audio(self, samples: NDArray[np.int16]) -> None:
         """Add a chunk of the client's audio; never waits."""
         now = loop_time()
-        if self._muted:
+        if self.muted:
             self._feed.buffer.skip(len(samples))
         else:
             self._dropped += self._feed.append(samples, now)
@@ -153,11 +154,6 @@ class AudioRecognition:
     def model(self) -> str:
         """Name of the recogniser; empty before :meth:`open`."""
         return "" if self._recognizer is None else self._recognizer.model
-
-    @property
-    def muted(self) -> bool:
-        """Whether audio that comes now is ignored."""
-        return self._muted
 
     @property
     def processed_ms(self) -> int:
@@ -198,13 +194,13 @@ class AudioRecognition:
             OverloadedError: too many changes at once, and nothing changes; or as :meth:`end_utterance`, and
                 audio is ignored all the same.
         """
-        if muted == self._muted or len(self._switches) >= _MAX_SWITCHES:
+        if muted == self.muted or len(self._switches) >= _MAX_SWITCHES:
             if on_contained is not None:
                 on_contained()
-            if muted == self._muted:
+            if muted == self.muted:
                 return
             raise OverloadedError(f"{_MAX_SWITCHES} messages that mute or unmute wait for the recogniser")
-        self._muted = muted
+        self.muted = muted
         if on_contained is not None:
             self._switches.append(_Switch(self._feed.buffer.position, muted, on_contained))
         if muted:

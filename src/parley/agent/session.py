@@ -136,15 +136,11 @@ class AgentSession:
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
         self._warming = asyncio.Lock()
-        self._closed = False
+        self.closed = False
+        """Whether ``closed`` was sent."""
         self._idle_s = 0.0
         self._idle_counted_at = loop_time()
         self._unread = UnreadAudio(config.deadlines.unread_s)
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``closed`` was sent."""
-        return self._closed
 
     # --- requests of the client -------------------------------------------------------------
 
@@ -508,7 +504,7 @@ class AgentSession:
         await self._recognition.close()
 
     def _send_closed(self, closed: protocol.Closed) -> None:
-        self._closed = True
+        self.closed = True
         _log.log(self._level, "%s: closed: %s", self.session_id, closed.reason)
         self._metrics.on_closed(closed.reason)
         try:
@@ -535,7 +531,7 @@ class AgentSession:
         elif isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
             # The first call that a stopping server refuses ends the session; it is no failure.
             self.end("shutdown")
-        elif not self._closed:
+        elif not self.closed:
             if self._config.log_transcripts and isinstance(event, _SAID):
                 _log.info("%s: %s", self.session_id, event)
             if self._checkpoints is not None:

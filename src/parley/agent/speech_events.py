@@ -150,16 +150,12 @@ class SpeechEventMapper:
         self._speaking = False
         self._awaited: set[int] = set()  # stopped utterances without a final transcript
         self._partials: dict[int, Transcript] = {}  # the last one of each of these
-        self._utterance = self._utterances_before = before.utterances
+        self.utterance = self._utterances_before = before.utterances
+        """Number of the last utterance; 0: there was none."""
         self._onset_ms = 0  # of the sound under way
         self._recent: deque[_Utterance] = deque(maxlen=_RECENT)
         self._passed = before  # up to these
         self._contained_ms = before.audio_ms
-
-    @property
-    def utterance(self) -> int:
-        """Number of the last utterance; 0: there was none."""
-        return self._utterance
 
     @property
     def awaits_text(self) -> bool:
@@ -214,7 +210,7 @@ class SpeechEventMapper:
     def begin_stream(self) -> None:
         """A new stream begins; utterance numbers continue."""
         self._timeline.restart()
-        self._utterances_before = self._utterance
+        self._utterances_before = self.utterance
 
     def lose_stream(self, position: int) -> None:
         """End the utterance under way with its stream; the last partial transcripts become final.
@@ -224,8 +220,8 @@ class SpeechEventMapper:
         self._sounding = False
         if self._speaking:
             self._speaking = False
-            self._awaited.add(self._utterance)
-            self._mark_end(self._utterance, self._timeline.processed // _PER_MS)
+            self._awaited.add(self.utterance)
+            self._mark_end(self.utterance, self._timeline.processed // _PER_MS)
             at_ms = position // _PER_MS
             self._handler.on_speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), loop_time())
         lost, self._awaited = sorted(self._awaited), set()
@@ -248,7 +244,7 @@ class SpeechEventMapper:
             else:
                 number = self._utterances_before + event.utterance
                 # A final transcript may come when the next utterance has begun.
-                self._utterance = max(self._utterance, number)
+                self.utterance = max(self.utterance, number)
                 self._report(event, number)
 
     def _report(self, event: UtteranceEvent, number: int) -> None:

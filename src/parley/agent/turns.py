@@ -145,7 +145,8 @@ class AgentTurns:
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
         self._preemptive = PreemptiveGeneration(budget, count_prepared)
         self._interrupted = TokenBucket(_INTERRUPTED_AT_ONCE, _INTERRUPTED_PER_S, debt=1.0)
-        self._turns = 0
+        self.turns = 0
+        """Turns that have begun."""
         self._made = 0
         self._current: AgentTurn | None = None
         self._task: asyncio.Task[None] | None = None
@@ -191,7 +192,7 @@ class AgentTurns:
         self._unread = self._unread or state.announce
         for done in results:
             self._add_result(done)
-        self._turns = state.turns
+        self.turns = state.turns
         self._queue.extendleft(reversed(state.queued))
         for message in state.messages:
             if message.role != "tool":
@@ -217,16 +218,11 @@ class AgentTurns:
             prompt = SystemPrompt(self._history, system_prompt=agent.system_prompt, use_tools=agent.use_tools)
             source = self._make_response(prompt, begun)
             self._handler.on_turn_started()
-        self._turns = agent.turn - 1
+        self.turns = agent.turn - 1
         turn = self._make(
             source, interruptible=agent.interruptible, response_id=agent.response_id, begun=begun
         )
         self._begin(turn, self._run(turn), TurnTiming())
-
-    @property
-    def turns(self) -> int:
-        """Turns that have begun."""
-        return self._turns
 
     @property
     def unhandled(self) -> str:
@@ -512,7 +508,7 @@ class AgentTurns:
         begun: BegunResponse | None = None,
     ) -> AgentTurn:
         self._made += 1
-        number = self._turns + 1
+        number = self.turns + 1
         unique = f"{self._name}-{number}"
         # A prepared answer may be discarded; the next one gets the same number.
         name = f"{unique}.{self._made}"
@@ -529,7 +525,7 @@ class AgentTurns:
         )
 
     def _begin(self, turn: AgentTurn, task: asyncio.Task[None], timing: TurnTiming) -> None:
-        self._turns = turn.number
+        self.turns = turn.number
         self._current, self._task = turn, task
         self._output.changed()
         turn.release(timing)

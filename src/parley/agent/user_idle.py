@@ -50,14 +50,10 @@ class UserIdleTimer:
         self._hang_up = hang_up
         self._prompts = 0
         self._silent_s = 0.0  # before the silence that is going on
-        self._speaking = False
+        self.speaking = False
+        """Whether the user speaks."""
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def speaking(self) -> bool:
-        """Whether the user speaks."""
-        return self._speaking
 
     def change(self, settings: UserIdleSettings) -> None:
         """Use other settings from now on."""
@@ -69,16 +65,16 @@ class UserIdleTimer:
     def user_active(self, *, speaking: bool = False) -> None:
         """Start over with the next silence; with ``speaking`` not before :meth:`user_silent`."""
         self.stop()
-        self._speaking = self._speaking or speaking
+        self.speaking = self.speaking or speaking
         self._prompts, self._silent_s = 0, 0.0
 
     def user_silent(self) -> None:
         """The user has stopped speaking; the turn may go on."""
-        self._speaking = False
+        self.speaking = False
 
     def quiet(self) -> None:
         """Both sides are silent."""
-        if self._since is None and not self._speaking:
+        if self._since is None and not self.speaking:
             self._since = loop_time()
             self._set_timer()
 

@@ -191,7 +191,8 @@ class RoutedRecognizer:
         """Of the time for opening the stream; None before :meth:`check`."""
         self._refused: set[str] = set()
         """Models that do not understand the language."""
-        self._unavailable: tuple[str, ...] = ()
+        self.unavailable: tuple[str, ...] = ()
+        """Names of the models that did not answer the last :meth:`languages`."""
         self._failed: list[Recognizer] = []
         """Those that have failed since :meth:`check` began."""
         self._endings: list[asyncio.Task[None]] = []
@@ -202,24 +203,19 @@ class RoutedRecognizer:
         """See :class:`parley.engines.base.Recognizer`."""
         return self._chosen.model
 
-    @property
-    def unavailable(self) -> Sequence[str]:
-        """Names of the models that did not answer the last :meth:`languages`."""
-        return self._unavailable
-
     async def languages(self) -> Sequence[str]:
         """Languages of the models that answer; see :class:`parley.engines.base.Recognizer`."""
         found: dict[str, None] = {}
         failure: ParleyError | None = None
         shares = self._begin_shares()
-        self._unavailable = ()
+        self.unavailable = ()
         for later, recognizer in _count_down(self._recognizers):
             try:
                 found |= dict.fromkeys(await shares.wait(recognizer.languages(), recognizer.model, later))
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
-                self._unavailable += (recognizer.model,)
+                self.unavailable += (recognizer.model,)
         if failure is not None and not found:
             raise failure
         return list(found)

@@ -126,18 +126,14 @@ class Stop:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requested = False
-        self._running: Any = None
-
-    @property
-    def requested(self) -> bool:
+        self.requested = False
         """Whether :meth:`request` was called."""
-        return self._requested
+        self._running: Any = None
 
     def request(self) -> None:
         """Stop now: a running network ends after its present operator."""
         with self._lock:
-            self._requested = True
+            self.requested = True
             if self._running is not None:
                 self._running.terminate = True
 
@@ -154,13 +150,13 @@ class Stop:
         # Errors are raised; that a run was ended is none.
         options.log_severity_level = 4
         with self._lock:
-            if self._requested:
+            if self.requested:
                 raise StoppedError
             self._running = options
         try:
             made: list[NDArray[Any]] = session.run(outputs, dict(feeds), options)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
-            if self._requested:
+            if self.requested:
                 raise StoppedError from None
             raise InferenceError(f"the network failed: {error}") from error
         finally:

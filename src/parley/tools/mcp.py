@@ -71,7 +71,8 @@ class McpServer:
         self._environment = environment
         self._headers, _ = expand_headers(settings.headers, environment, where)
         self._client: Client | None = None
-        self._tools: tuple[Tool, ...] = ()
+        self.tools: tuple[Tool, ...] = ()
+        """Those that can be called now."""
         self._doubt = asyncio.Event()
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -82,11 +83,6 @@ class McpServer:
         self.names = tuple(f"{settings.prefix}{name}" for name in settings.tools)
         """Names of all its tools, as they are offered."""
         self._background = frozenset(f"{settings.prefix}{name}" for name in settings.background)
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """Those that can be called now."""
-        return self._tools
 
     def start(self) -> None:
         """Connect, and stay connected until :meth:`close`."""
@@ -132,7 +128,7 @@ class McpServer:
                 on_progress({"progress": progress, "total": total, "message": said})
 
         client = self._client
-        if client is None or all(tool.name != name for tool in self._tools):
+        if client is None or all(tool.name != name for tool in self.tools):
             return ToolOutcome.failed("the tool is out of order at the moment")
         self._calls += 1
         try:
@@ -183,7 +179,7 @@ class McpServer:
                 )
             finally:
                 self._client = None
-                self._tools = ()
+                self.tools = ()
                 self._tried.set()
                 self._ending = False
             if self._closing:
@@ -254,7 +250,7 @@ class McpServer:
             if cursor is None or len(found) == len(wanted):
                 break
         offered = tuple(found.values())
-        if offered != self._tools or not self._tried.is_set():
+        if offered != self.tools or not self._tried.is_set():
             missing = [name for name in wanted if name not in found]
             _log.info(
                 "MCP server %s: %d tools%s",
@@ -262,7 +258,7 @@ class McpServer:
                 len(offered),
                 f"; it does not have {', '.join(missing)}" if missing else "",
             )
-        self._tools = offered
+        self.tools = offered
 
     def _offer(self, tool: McpTool) -> dict[str, Tool]:
         description = (tool.description or tool.title or "")[:_MAX_DESCRIPTION]

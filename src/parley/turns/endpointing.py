@@ -131,7 +131,8 @@ class EndpointingPolicy:
     """The policy of one conversation."""
 
     def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
-        self._settings = settings
+        self.settings = settings
+        """How patient it is."""
         self._language = language
         self._scored = scored
         self._asks = scored and not settings.manual
@@ -154,11 +155,6 @@ class EndpointingPolicy:
         self._ending: int | None = None  # texts that are missing of the turn that is to end
 
     @property
-    def settings(self) -> TurnSettings:
-        """How patient it is."""
-        return self._settings
-
-    @property
     def pending(self) -> bool:
         """Whether a turn has begun that is not over."""
         return self._begun_at is not None
@@ -167,11 +163,6 @@ class EndpointingPolicy:
     def interrupted(self) -> bool:
         """Whether the turn's words so far are all there, and the user does not speak."""
         return self.pending and not self._speaking and not self._texts_missing
-
-    @property
-    def text(self) -> str:
-        """The turn's words so far."""
-        return self._text
 
     def restore(self, utterance: int, text: str, ended_at: float, at: float) -> list[Output]:
         """Go on with a turn that has these words, up to this utterance.
@@ -189,12 +180,13 @@ class EndpointingPolicy:
 
     def take(self) -> str:
         """The words so far; the turn is over."""
-        text = self._text
+        text = self.text
         self._forget()
         return text
 
     @property
-    def _text(self) -> str:
+    def text(self) -> str:
+        """The turn's words so far."""
         return " ".join(filter(None, self._said.values()))
 
     # --- what happens -----------------------------------------------------------------------
@@ -241,14 +233,14 @@ class EndpointingPolicy:
         """
         self._utterance = utterance
         self._texts_missing = max(0, self._texts_missing - 1)
-        words_so_far = len(self._text.split())
+        words_so_far = len(self.text.split())
         if first in self._said:
             self._said = {number: said for number, said in self._said.items() if number < first}
             self._said[first] = before.strip()
         self._said[utterance] = text.strip()
-        if text.strip() or len(self._text.split()) > words_so_far:
+        if text.strip() or len(self.text.split()) > words_so_far:
             self._new_words = True
-        while len(self._text) > MAX_CHARACTERS and len(self._said) > 1:
+        while len(self.text) > MAX_CHARACTERS and len(self._said) > 1:
             del self._said[next(iter(self._said))]
         if self._ending is None:
             return self._judge(at)
@@ -266,7 +258,7 @@ class EndpointingPolicy:
         """Time has passed."""
         if self._due is None or at < self._due or self._judgement is None or self._sound:
             return []
-        limit = self._judgement.needed_ms >= self._settings.limit_ms
+        limit = self._judgement.needed_ms >= self.settings.limit_ms
         return self._commit("silence_limit" if limit else "waited", at)
 
     def end(self, at: float) -> list[Output]:
@@ -276,8 +268,8 @@ class EndpointingPolicy:
 
     def change(self, settings: TurnSettings, at: float) -> list[Output]:
         """Go on with a turn that has begun by other settings; whether its pause was scored stays as it is."""
-        asked = not self._settings.manual
-        self._settings, self._due = settings, None
+        asked = not self.settings.manual
+        self.settings, self._due = settings, None
         self._asks = self._scored and not settings.manual
         if self._pause is not None and not self._pause.scored and not (asked and self._asks):
             self._pause = _Pause(self._pause.ended_at, scored=True)
@@ -288,8 +280,8 @@ class EndpointingPolicy:
     def _judge(self, at: float) -> list[Output]:
         if self._speaking or self._texts_missing or self._pause is None:
             return []
-        text = self._text
-        if self._settings.manual or not text:
+        text = self.text
+        if self.settings.manual or not text:
             return self._pass_over(text, at)
         cue = find_cue(text, self._language)
         if not self._pause.scored:
@@ -298,9 +290,9 @@ class EndpointingPolicy:
             self._heard_pause = self._pause
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
         pause, self._new_words = self._heard_pause, False
-        judgement = judge(self._settings, pause.probability, cue)
+        judgement = judge(self.settings, pause.probability, cue)
         self._judgement = judgement
-        if self._begun_at is not None and (at - self._begun_at) * 1000 >= self._settings.longest_ms:
+        if self._begun_at is not None and (at - self._begun_at) * 1000 >= self.settings.longest_ms:
             return self._commit("turn_limit", at)
         due = pause.ended_at + judgement.needed_ms / 1000
         if at >= due and not self._sound:
@@ -311,7 +303,7 @@ class EndpointingPolicy:
 
     def _pass_over(self, text: str, at: float) -> list[Output]:
         """A pause that is not judged: only the client ends turns, or there are no words."""
-        if not self._settings.manual:
+        if not self.settings.manual:
             return self._commit("no_words", at)
         if not text:  # a cough is no turn
             self._forget()
@@ -347,7 +339,7 @@ class EndpointingPolicy:
             utterance=self._utterance,
             decision=decision,
             reason=reason,
-            text=self._text,
+            text=self.text,
             probability=judgement.probability if judgement else None,
             cue=cue.kind if cue else "",
             cue_words=cue.words if cue else "",

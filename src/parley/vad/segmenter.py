@@ -117,36 +117,20 @@ class SpeechSegmenter:
         silence_ms = DEFAULT_SILENCE_MS if options.silence_ms is None else options.silence_ms
         self._silence = silence_ms * _PER_MS
         self._max_utterance = max_utterance_ms * _PER_MS
-        self._position = 0
-        self._onset: int | None = None
+        self.position = 0
+        """Samples seen so far."""
+        self.onset: int | None = None
+        """Where the speech that is going on, or may be beginning, began."""
         self._sound: int | None = None  # where the onset was that was reported, until its end is
         self._armed = True  # whether something below the threshold may be reported
-        self._speaking = False
-        self._quiet_since: int | None = None
+        self.speaking = False
+        """Whether an utterance is going on."""
+        self.quiet_since: int | None = None
+        """Where the silence began that may end the utterance that is going on."""
 
     def fork(self) -> SpeechSegmenter:
         """Return an independent copy."""
         return copy.copy(self)
-
-    @property
-    def position(self) -> int:
-        """Samples seen so far."""
-        return self._position
-
-    @property
-    def speaking(self) -> bool:
-        """Whether an utterance is going on."""
-        return self._speaking
-
-    @property
-    def onset(self) -> int | None:
-        """Where the speech that is going on, or may be beginning, began."""
-        return self._onset
-
-    @property
-    def quiet_since(self) -> int | None:
-        """Where the silence began that may end the utterance that is going on."""
-        return self._quiet_since
 
     def push(self, probability: float, samples: int = WINDOW) -> list[Change]:
         """Take the next window's probability; say what has changed, in order.
@@ -156,17 +140,17 @@ class SpeechSegmenter:
             samples: how much audio the window stands for; less than a whole one only where the
                 audio was cut off by a flush.
         """
-        start = self._position
-        self._position += samples
-        if not self._speaking:
+        start = self.position
+        self.position += samples
+        if not self.speaking:
             return self._wait(probability, start)
         ended = self._listen(probability, start)
         return [ended] if ended else []
 
     def flush(self) -> list[Change]:
         """End the utterance under way, as after enough silence."""
-        if self._speaking:
-            return [self._end(self._position if self._quiet_since is None else self._quiet_since)]
+        if self.speaking:
+            return [self._end(self.position if self.quiet_since is None else self.quiet_since)]
         return self._lose_onset()
 
     def _wait(self, probability: float, start: int) -> list[Change]:
@@ -174,15 +158,15 @@ class SpeechSegmenter:
         if self._is_onset(probability):
             self._sound = start
             changes.append(OnsetHeard(start))
-        if self._onset is None and probability >= self._threshold:
-            self._onset = start
-        elif probability < self._release and self._onset is not None:
+        if self.onset is None and probability >= self._threshold:
+            self.onset = start
+        elif probability < self._release and self.onset is not None:
             changes += self._lose_onset()
         self._armed = self._sound is None and (self._armed or probability < self._onset_threshold)
-        if self._onset is not None and self._position - self._onset >= self._min_speech:
-            self._speaking, self._sound = True, None
-            changes.append(SpeechBegan(self._onset, self._position))
-        elif self._onset is None and self._sound is not None and self._position - self._sound >= _FAINT:
+        if self.onset is not None and self.position - self.onset >= self._min_speech:
+            self.speaking, self._sound = True, None
+            changes.append(SpeechBegan(self.onset, self.position))
+        elif self.onset is None and self._sound is not None and self.position - self._sound >= _FAINT:
             changes += self._lose_onset()
         return changes
 
@@ -193,22 +177,22 @@ class SpeechSegmenter:
 
     def _lose_onset(self) -> list[Change]:
         lost: list[Change] = [] if self._sound is None else [OnsetLost()]
-        self._onset = self._sound = None
+        self.onset = self._sound = None
         return lost
 
     def _listen(self, probability: float, start: int) -> SpeechEnded | None:
         if probability >= self._threshold:
-            self._quiet_since = None
-        elif probability < self._release and self._quiet_since is None:
-            self._quiet_since = start
-        if self._quiet_since is not None and self._position - self._quiet_since >= self._silence:
-            return self._end(self._quiet_since)
-        if self._onset is not None and self._position - self._onset >= self._max_utterance:
-            return self._end(self._position)
+            self.quiet_since = None
+        elif probability < self._release and self.quiet_since is None:
+            self.quiet_since = start
+        if self.quiet_since is not None and self.position - self.quiet_since >= self._silence:
+            return self._end(self.quiet_since)
+        if self.onset is not None and self.position - self.onset >= self._max_utterance:
+            return self._end(self.position)
         return None
 
     def _end(self, at: int) -> SpeechEnded:
-        self._speaking = False
-        self._onset = None
-        self._quiet_since = None
-        return SpeechEnded(at, self._position)
+        self.speaking = False
+        self.onset = None
+        self.quiet_since = None
+        return SpeechEnded(at, self.position)

@@ -176,7 +176,8 @@ class FinalTranscript:
         self._models: deque[str] = deque()
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
-        self._overdue_at = 0.0
+        self.overdue_at = 0.0
+        """When that call is given up (seconds of the transcriber's clock)."""
         self._own: list[Word] = []
         self._own_alternatives: list[Alternative] = []
         self._events: list[AsrEvent] = []
@@ -208,11 +209,6 @@ class FinalTranscript:
         """The call that is waited for; None: the text is there."""
         return None if self._done else self._call
 
-    @property
-    def overdue_at(self) -> float:
-        """When that call is given up (seconds of the transcriber's clock)."""
-        return self._overdue_at
-
     def cancel(self) -> None:
         """Cancel the call."""
         if self._call is not None:
@@ -241,7 +237,7 @@ class FinalTranscript:
                 if isinstance(error, UnsupportedLanguageError):
                     language = self._options.language
                     expected = not self._final_transcriber.on_language_refused(self._model, language)
-            elif self._final_transcriber.clock() >= self._overdue_at:
+            elif self._final_transcriber.clock() >= self.overdue_at:
                 self._call.cancel()
                 self._final_transcriber.let_rest(self._model)
                 limit = self._final_transcriber.policy.deadline_s
@@ -284,7 +280,7 @@ class FinalTranscript:
 
     def _wait_for(self, model: str, call: Future[TranscribeReply], asked_at: float) -> None:
         self._model, self._call = model, call
-        self._overdue_at = asked_at + self._final_transcriber.policy.deadline_s
+        self.overdue_at = asked_at + self._final_transcriber.policy.deadline_s
 
     def _take(self, call: Future[TranscribeReply]) -> ParleyError | None:
         """Read the answer of a call that is done; return its error."""

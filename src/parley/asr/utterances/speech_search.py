@@ -46,18 +46,14 @@ class SpeechSearch:
         self.stretches: list[tuple[int, int]] = []
         """Where speech begins and ends: samples of :attr:`audio`."""
         self._spoken = (0, 0)
-        self._track: StreamSegmenter | None = None
+        self.track: StreamSegmenter | None = None
+        """State of the VAD network; None: all audio is processed."""
         if vad is None:
             self.stretches.append((0, len(self.audio)))
         else:
-            self._track = StreamSegmenter(
+            self.track = StreamSegmenter(
                 vad, preroll_ms=preroll_ms, max_utterance_ms=len(self.audio) // PER_MS + 1
             )
-
-    @property
-    def track(self) -> StreamSegmenter | None:
-        """State of the VAD network; None: all audio is processed."""
-        return self._track
 
     @property
     def speech_ms(self) -> int | None:
@@ -69,23 +65,23 @@ class SpeechSearch:
 
     def listen(self) -> NDArray[np.float32]:
         """Give the next piece to the voice activity network: its windows, f32 ``[W, 512]``."""
-        assert self._track is not None
-        begin = self._track.received
+        assert self.track is not None
+        begin = self.track.received
         piece = self.audio[begin : begin + LISTEN]
-        return self._track.accept(piece, flush=begin + len(piece) == len(self.audio))
+        return self.track.accept(piece, flush=begin + len(piece) == len(self.audio))
 
     def detected(self, probabilities: NDArray[np.float32]) -> None:
         """Take the probabilities of what :meth:`listen` gave."""
-        assert self._track is not None
-        for event in self._track.detected(probabilities):
+        assert self.track is not None
+        for event in self.track.detected(probabilities):
             if isinstance(event, UtteranceBegan):
                 self._spoken = (event.start, event.start)
             elif isinstance(event, UtteranceAudio):
                 self._spoken = (self._spoken[0], self._spoken[1] + len(event.samples))
             elif isinstance(event, UtteranceEnded):
                 self.stretches.append(self._spoken)
-        if self._track.received == len(self.audio):
-            self._track = None
+        if self.track.received == len(self.audio):
+            self.track = None
 
 
 class Searched(Protocol):

@@ -59,7 +59,8 @@ class OpenUtterance:
         self.number = number
         self._start = start
         self._onset = onset
-        self._rest_start = start
+        self.rest_start = start
+        """Sample of the stream at which :meth:`rest` begins."""
         self._window = window
         self._parts: list[NDArray[np.int16]] = []
         self._length = 0
@@ -96,11 +97,6 @@ class OpenUtterance:
         """Whether no more can be read at once."""
         return self._length >= self._window.longest_ms * PER_MS
 
-    @property
-    def rest_start(self) -> int:
-        """Sample of the stream at which :meth:`rest` begins."""
-        return self._rest_start
-
     def rest(self) -> NDArray[np.int16]:
         """The audio since the last cut: i16 ``[n]``."""
         if len(self._parts) != 1:
@@ -113,7 +109,7 @@ class OpenUtterance:
         at = quietest(audio, self._window.shortest_ms * PER_MS, self._window.longest_ms * PER_MS)
         self._parts = [audio[at:].copy()]
         self._length = len(audio) - at
-        self._rest_start += at
+        self.rest_start += at
         return audio[:at]
 
     def piece(self, end: int) -> TurnUtterance | None:
