@@ -187,7 +187,7 @@ class StreamingSettings(msgspec.Struct, frozen=True):
     a later piece of audio."""
 
 
-class StreamingModel:
+class StreamingModel(RecognitionModel):
     """A cache-aware recogniser in this process; other transcripts by other models.
 
     Parameters of the model, besides :class:`StreamingSettings` and those of
@@ -247,21 +247,17 @@ class StreamingModel:
             limits=limits,
         )
         check_languages(parameters, engine.checkpoint)
-        self._model = RecognitionModel(
+        super().__init__(
             pb_utils, parameters, pipeline, (ASR_FALLBACKS,), languages=engine.checkpoint.languages
         )
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer one piece of audio of each stream."""
-        return self._model.execute(requests)
-
     def close(self) -> None:
         """Stop the threads and close the clients."""
-        self._model.close()
+        super().close()
         self._transcribers.close()
 
     def _count(self, event: AsrFallbackEvent) -> None:
-        self._model.metrics.recorder.count(
+        self.metrics.recorder.count(
             ASR_FALLBACKS, from_model=event.from_model, to_model=event.to_model, reason=event.reason
         )
 

@@ -10,10 +10,9 @@ from parley.asr.parakeet.ensemble import RecordingFeatures, RecordingTexts
 from parley.asr.utterances.recordings import SegmentRecordingLimits
 from parley.asr.utterances.utterance import Window
 from parley.models.parakeet_transcribe import RecordingSettings, read_limits, read_vad
-from parley.runtime.onnx import open_session
+from parley.models.recognition import open_detector
 from parley.runtime.parameters import Parameters
 from parley.triton.backend import TensorModel
-from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
 def load_features(parameters: Parameters) -> RecordingFeatures:
@@ -32,9 +31,8 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
     recording = SegmentRecordingLimits(
         read_vad(parameters), Window(longest_ms, longest_ms), parameters.read(RecordingSettings).preroll_ms
     )
-    detector = SileroVad(open_session(bundled_folder() / FILE))
     limits = read_limits(parameters, export.languages)
-    return RecordingFeatures(LogMel(export.config), detector, recording, limits)
+    return RecordingFeatures(LogMel(export.config), open_detector(), recording, limits)
 
 
 def load_texts(parameters: Parameters) -> RecordingTexts:

@@ -5,7 +5,6 @@ Which family a model is of, and which languages it understands, is said by its w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -119,7 +118,7 @@ def read_window(parameters: Parameters, reader: Reader) -> Window:
     return window
 
 
-class SegmentRecognizer:
+class SegmentRecognizer(RecognitionModel):
     """A recogniser in this process.
 
     Parameters of the model: :class:`SegmentSettings`, and those of
@@ -141,15 +140,11 @@ class SegmentRecognizer:
         room = settings.queue or 2 * parameters.read(RecognitionSettings).max_sessions
         self._reader = ThreadedReader(reader, room=room, stall_s=settings.stall_ms / 1000)
         pipeline = SegmentPipeline(reader, self._reader, open_detector(), limits, model=parameters.model)
-        self._model = RecognitionModel(pb_utils, parameters, pipeline, languages=reader.languages)
-
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer one piece of audio of each stream."""
-        return self._model.execute(requests)
+        super().__init__(pb_utils, parameters, pipeline, languages=reader.languages)
 
     def close(self) -> None:
         """Stop the threads."""
-        self._model.close()
+        super().close()
         self._reader.close(_CLOSE_S)
 
 
