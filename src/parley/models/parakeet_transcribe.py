@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.messages import TranscribeReply
 from parley.asr.parakeet.networks import RemoteModels
 from parley.asr.parakeet.reader import ParakeetReader
-from parley.asr.reader import RunLimits
-from parley.asr.segmenter.segmentation import PER_MS
+from parley.asr.reader import Reader, RunLimits
+from parley.asr.segmenter.segmentation import PER_MS, Detector
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.transcription import TranscriptionLimits, TranscriptionService
 from parley.asr.utterances.utterance import Window
@@ -53,18 +52,22 @@ class _TritonCaller:
 
 
 class RecordingRequests:
-    """Hands Triton's requests to a service."""
+    """Reads the recordings of Triton's requests; ``detector`` is used by this object and ``reader`` only."""
 
     def __init__(
         self,
         pb_utils: Any,
-        service: TranscriptionService,
-        traces: ModelTraces,
+        parameters: Parameters,
+        reader: Reader,
+        detector: Detector,
+        *,
+        recording: SegmentRecordingLimits,
+        limits: TranscriptionLimits,
     ) -> None:
-        """Own the service and the model's traces."""
         self._pb = pb_utils
-        self._traces = traces
-        self._service = service
+        self._traces = ModelTraces.open(parameters)
+        begin = partial(SegmentRecording, reader=reader, limits=recording)
+        self._service = TranscriptionService(begin, SegmentRounds(reader, detector), limits)
 
     def execute(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; each is answered when it is done."""
@@ -155,13 +158,7 @@ class TranscriptionModel(RecordingRequests):
             parameters.read(RecordingSettings).preroll_ms,
             join_ms=0,
         )
-
-        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> SegmentRecording:
-            return SegmentRecording(audio, request, reader, recording)
-
-        rounds = SegmentRounds(reader, detector)
-        service = TranscriptionService(begin, rounds, limits)
-        super().__init__(pb_utils, service, ModelTraces.open(parameters))
+        super().__init__(pb_utils, parameters, reader, detector, recording=recording, limits=limits)
 
     def close(self) -> None:
         """Refuse what is not done, and stop."""

@@ -9,16 +9,12 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from parley.asr import readers
-from parley.asr.messages import TranscribeRequest
 from parley.asr.reader import Reader, RunLimits
 from parley.asr.segmenter.segmentation import PER_MS
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.utterances.transcription import TranscriptionService
+from parley.asr.utterances.recordings import SegmentRecordingLimits
 from parley.asr.utterances.utterance import Window
 from parley.asr.utterances.worker import ThreadedReader
 from parley.engines.weight_files import find_weights, recognizer_files
@@ -32,7 +28,6 @@ from parley.models.parakeet_transcribe import (
 from parley.models.recognition import RecognitionModel, RecognitionSettings, open_detector
 from parley.runtime.onnx import OnnxSettings, open_configured
 from parley.runtime.parameters import Natural, NonNegative, Parameters, Positive
-from parley.triton.model_traces import ModelTraces
 
 DEFAULT = "moonshine-tiny-en"
 _CLOSE_S = 5.0
@@ -166,10 +161,4 @@ class SegmentTranscription(RecordingRequests):
             parameters.read(RecordingSettings).preroll_ms,
         )
         limits = read_limits(parameters, reader.languages)
-        rounds = SegmentRounds(reader, open_detector())
-
-        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> SegmentRecording:
-            return SegmentRecording(audio, request, reader, recording)
-
-        service = TranscriptionService(begin, rounds, limits)
-        super().__init__(pb_utils, service, ModelTraces.open(parameters))
+        super().__init__(pb_utils, parameters, reader, open_detector(), recording=recording, limits=limits)
