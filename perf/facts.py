@@ -104,10 +104,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sentences", type=Path, default=_SENTENCES, help="file of agents and sentences")
     parser.add_argument("--show", action="store_true", help="print what is wrongly spoken or held back")
     args = parser.parse_args()
-    agents = tomllib.loads(args.sentences.read_text(encoding="utf-8"))["agent"]
+    agents = tomllib.loads(_SENTENCES.read_text(encoding="utf-8"))["agent"]
     print("agent        | traps spoken | true held back     | swapped  | ms a sentence | ms for sources")
     total = Report()
     for agent in agents:

@@ -93,19 +93,17 @@ async def embed(embedder: Embedder, texts: Sequence[str], kind: Any) -> NDArray[
     return np.concatenate([await embedder.embed(batch, kind=kind) for batch in batches])
 
 
-async def build(given: dict[str, Any], path: Path, embedder: Embedder | None) -> KnowledgeIndex:
+async def build(given: dict[str, Any], path: Path, embedder: Embedder) -> KnowledgeIndex:
     """An index of the files of a set of questions."""
-    dimensions = (await embedder.describe()).dimensions if embedder else 0
-    index = KnowledgeIndex(path, dimensions)
+    index = KnowledgeIndex(path, (await embedder.describe()).dimensions)
     documents = find_documents(ROOT / given["folder"], given["patterns"])
     files, chunks = read_documents(documents, set)
     index.replace(files, chunks)
-    if embedder is not None:
-        rows = index.without_vectors(index.size)
-        index.add_vectors(
-            [number for number, _ in rows], await embed(embedder, [text for _, text in rows], "passage")
-        )
-        index.load_vectors()
+    rows = index.without_vectors(index.size)
+    index.add_vectors(
+        [number for number, _ in rows], await embed(embedder, [text for _, text in rows], "passage")
+    )
+    index.load_vectors()
     names = {content: name for name, content in files.items()}
     headings = {
         (names[content], one.heading.rpartition(" > ")[2]) for content in chunks for one in chunks[content]
@@ -122,22 +120,19 @@ def is_answer(passage: Passage | KnowledgeSource, file: str, heading: str) -> bo
     return passage.file == file and passage.heading.rpartition(" > ")[2] == heading
 
 
-async def judge(given: dict[str, Any], embedder: Embedder | None, *, show: bool) -> None:
+async def judge(given: dict[str, Any], embedder: Embedder, *, show: bool) -> None:
     """Print the line of a set of questions."""
     with tempfile.TemporaryDirectory() as folder:
         index = await build(given, Path(folder) / "index.sqlite", embedder)
         questions = given["questions"]
-        vectors = None if embedder is None else await embed(embedder, [one[0] for one in questions], "query")
+        vectors = await embed(embedder, [one[0] for one in questions], "query")
         shares: dict[str, str] = {}
         times: list[float] = []
         for way in _WAYS:
-            if way != "words" and vectors is None:
-                shares[way] = "-"
-                continue
             right = 0
             for number, (question, file, heading, *_) in enumerate(questions):
                 words = [] if way == "vectors" else content_words(question)
-                vector = None if way == "words" or vectors is None else vectors[number]
+                vector = None if way == "words" else vectors[number]
                 began = time.perf_counter()
                 found = index.search(words, vector, _FOUND)
                 times.append(1000 * (time.perf_counter() - began))
@@ -228,13 +223,12 @@ def main() -> int:
     parser.add_argument(
         "--show", action="store_true", help="print the questions whose answer is not found, and answers"
     )
-    parser.add_argument("--words-only", action="store_true", help="measure without vectors")
     parser.add_argument("--answers", type=int, default=0, metavar="N", help="judge answers to N questions")
     args = parser.parse_args()
     if args.answers:
         measure_answers(args.answers, show=args.show)
         return 0
-    embedder = None if args.words_only else LocalEmbedder()
+    embedder = LocalEmbedder()
     print("set      | passages | words      | vectors    | both       | ms a search")
     for given in tomllib.loads(_QUESTIONS.read_text(encoding="utf-8"))["set"]:
         asyncio.run(judge(given, embedder, show=args.show))

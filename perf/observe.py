@@ -15,8 +15,8 @@ import shutil
 import socket
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +81,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-@asynccontextmanager
-async def prometheus(config: dict[str, Any], folder: Path, address: str) -> AsyncIterator[Program]:
+def prometheus(config: dict[str, Any], folder: Path, address: str) -> AbstractAsyncContextManager[Program]:
     """A Prometheus."""
     from harness.servers import local_program  # noqa: PLC0415
 
@@ -95,14 +94,12 @@ async def prometheus(config: dict[str, Any], folder: Path, address: str) -> Asyn
         f"--web.listen-address={address}",
         "--storage.tsdb.retention.size=1GB",
     ]
-    async with local_program(
+    return local_program(
         "prometheus", command, lambda: _answers(f"http://{address}/-/ready"), folder, ready_s=_READY_S
-    ) as program:
-        yield program
+    )
 
 
-@asynccontextmanager
-async def phoenix(folder: Path, address: str) -> AsyncIterator[Program]:
+def phoenix(folder: Path, address: str) -> AbstractAsyncContextManager[Program]:
     """An Arize Phoenix, which takes traces by OTLP over HTTP and shows them."""
     from harness.servers import local_program  # noqa: PLC0415
 
@@ -117,15 +114,14 @@ async def phoenix(folder: Path, address: str) -> AsyncIterator[Program]:
         "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
         "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
     }
-    async with local_program(
+    return local_program(
         "phoenix",
         [PHOENIX, "serve"],
         lambda: _answers(f"http://{address}/healthz"),
         folder,
         ready_s=_PHOENIX_READY_S,
         environment=environment,
-    ) as program:
-        yield program
+    )
 
 
 def free_address() -> str:

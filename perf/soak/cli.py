@@ -46,6 +46,11 @@ from soak.scripts import LostTurnError, UnexpectedAnswerError
 from soak.sessions import SESSIONS, Session, Target
 from soak.visits import SESSIONS as VISITS
 
+_CALLERS = 4
+_SEED = 1
+"""Of what the callers do, and of the kills."""
+_KILL_EVERY_S = 150.0
+"""The mean in the first half of the time; in a short soak a tenth of it."""
 _SESSION_S = 120.0
 _CANARY_S = 30.0
 _HTTP_S = 10.0
@@ -93,13 +98,6 @@ def _arguments() -> argparse.Namespace:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--hours", type=float, default=1.0, help="of calls (default: %(default)g)")
     length.add_argument("--minutes", type=float, help="of calls, in place of hours; at least five are judged")
-    parser.add_argument("--at-once", type=int, default=4, help="callers, at most 8 (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of what the callers do (default: %(default)s)")
-    parser.add_argument(
-        "--kill-every-s",
-        type=float,
-        help="mean, in the first half of the time; 0: no kills (default: a tenth of the time, at most 150)",
-    )
     parser.add_argument(
         "--json",
         type=Path,
@@ -111,10 +109,8 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.minutes is not None:
         args.hours = args.minutes / 60
-    if args.kill_every_s is None:
-        args.kill_every_s = min(150.0, 3600 * args.hours / 10)
-    if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.kill_every_s < 0:
-        parser.error("hours are above 0; there are 1 to 8 callers")
+    if args.hours <= 0:
+        parser.error("hours are above 0")
     return args
 
 
@@ -169,7 +165,8 @@ class _Soak:
         self._gateway = gateway
         self._journal = journal
         self._console = console
-        self._killer = Killer(server, random.Random(f"{args.seed}-kills"), args.kill_every_s, journal.began)
+        kill_every_s = min(_KILL_EVERY_S, 3600 * args.hours / 10)
+        self._killer = Killer(server, random.Random(f"{_SEED}-kills"), kill_every_s, journal.began)
         self._looks = 0
 
     async def run(self) -> None:
@@ -181,27 +178,24 @@ class _Soak:
             cpus=os.cpu_count(),
             machine=platform.platform(),
             hours=args.hours,
-            at_once=args.at_once,
-            seed=args.seed,
-            kill_every_s=args.kill_every_s,
             kinds={_name(kind): weight for kind, weight in _KINDS.items()},
         )
         channel = open_triton_channel(address)
         try:
-            first = Target(address, channel, self._gateway.url, random.Random(f"{args.seed}-first"))
+            first = Target(address, channel, self._gateway.url, random.Random(f"{_SEED}-first"))
             scripts = await learn(first, self._console)
             targets = [
-                replace(first, random=random.Random(f"{args.seed}-{number}"), scripts=scripts)
-                for number in range(args.at_once)
+                replace(first, random=random.Random(f"{_SEED}-{number}"), scripts=scripts)
+                for number in range(_CALLERS)
             ]
             watch = asyncio.create_task(self._watch())
             # The second half is undisturbed: growth shows only in a long time without a replaced process.
             self._killer.until_s = self._journal.now_s + 3600 * args.hours / 2
             end = asyncio.create_task(asyncio.sleep(3600 * args.hours))
             callers = [asyncio.create_task(self._call(target)) for target in targets]
-            kills = [asyncio.create_task(self._kill())] if args.kill_every_s else []
-            await asyncio.wait({watch, end, *callers, *kills}, return_when=asyncio.FIRST_COMPLETED)
-            await self._end([end, *callers, *kills])
+            tasks = [end, *callers, asyncio.create_task(self._kill())]
+            await asyncio.wait({watch, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await self._end(tasks)
         finally:
             await channel.close()
         if not watch.done():

@@ -121,7 +121,7 @@ def _not_shown(found: Judgement) -> Iterator[str]:
         yield "no conversation was answered"
     if not found.canaries:
         yield "no canary was answered"
-    if not found.kills and found.begin.get("kill_every_s", 0):
+    if not found.kills:
         yield "nothing was killed"
     if found.kills and not found.leftovers:
         yield "what kills leave was not seen"
