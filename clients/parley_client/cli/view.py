@@ -270,43 +270,30 @@ class CallView:
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._show_end(event)
+            case protocol.ErrorEvent():
+                self._answer.on_error()
+                self._line("bold red", "error", format_remark(event))
+            case _:
+                self._show_course(event)
+        self._refresh()
+
+    def _show_course(self, event: CallEvent) -> None:
+        match event:
+            case Reconnecting() | Reconnected():
+                self._line("yellow", "call", format_move(event))
+            case protocol.StepChanged():
+                self._line("dim", "step", escape(event.step))
+            case protocol.DataCollected():
+                self._line("dim", "data", escape(f"{event.field}: {event.value or 'taken back'}"))
+            case protocol.TurnDecision() if event.decision != "wait" or event.needed_ms <= _NOTICED_WAIT_MS:
+                pass
             case (
                 protocol.TurnDecision()
                 | protocol.KnowledgeUsed()
                 | protocol.SpeechIgnored()
-                | protocol.StepChanged()
-                | protocol.DataCollected()
                 | protocol.Closed()
-                | Reconnecting()
-                | Reconnected()
             ):
-                self._show_course(event)
-            case protocol.ErrorEvent():
-                self._answer.on_error()
-                self._line("bold red", "error", format_remark(event))
-        self._refresh()
-
-    def _show_course(
-        self,
-        event: protocol.TurnDecision
-        | protocol.KnowledgeUsed
-        | protocol.SpeechIgnored
-        | protocol.StepChanged
-        | protocol.DataCollected
-        | protocol.Closed
-        | Reconnecting
-        | Reconnected,
-    ) -> None:
-        if isinstance(event, Reconnecting | Reconnected):
-            self._line("yellow", "call", format_move(event))
-        elif isinstance(event, protocol.StepChanged):
-            self._line("dim", "step", escape(event.step))
-        elif isinstance(event, protocol.DataCollected):
-            self._line("dim", "data", escape(f"{event.field}: {event.value or 'taken back'}"))
-        elif not isinstance(event, protocol.TurnDecision) or (
-            event.decision == "wait" and event.needed_ms > _NOTICED_WAIT_MS
-        ):
-            self._line("dim", "", format_remark(event))
+                self._line("dim", "", format_remark(event))
 
     def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
         if isinstance(event, protocol.Interrupted):
