@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from parley.runtime.drain import MAX_DEADLINE_S
 from parley_client.cli.advice import advice_on_waiting
-from parley_client.cli.arguments import address, within
+from parley_client.cli.arguments import address
 from parley_client.cli.commands import gateway_keys
 from parley_client.cli.output import discard_output, print_warning
 from parley_client.errors import OutputClosedError, UsageError
@@ -53,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="where to listen; 0: any free port (default: 127.0.0.1:8080)",
     )
-    parser.add_argument("--host", metavar="HOST", help="the same in two parts")
-    parser.add_argument("--port", type=_port, metavar="PORT", help="the same in two parts")
     parser.add_argument(
         "--server",
         dest="servers",
@@ -67,13 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--certificate", metavar="FILE", help="PEM: serve HTTPS, TLS 1.3 only")
     parser.add_argument("--key", metavar="FILE", help="PEM: the certificate's private key")
-    parser.add_argument("--public-url", metavar="URL", help="what clients call the gateway, behind a proxy")
-    parser.add_argument(
-        "--drain-seconds",
-        type=within(0.0, MAX_DEADLINE_S),
-        metavar="S",
-        help="how long calls may go on after SIGTERM, a day at most (default: 30)",
-    )
     parser.set_defaults(action=None)
     actions = parser.add_subparsers(dest="action", metavar="[keys|health]", help="instead of running one:")
     gateway_keys.add_arguments(actions.add_parser("keys", help="make, list and revoke API keys"))
@@ -86,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     Raises:
         SettingsError: the settings cannot be used.
-        UsageError: the gateway is not installed, or the address is given twice.
+        UsageError: the gateway is not installed.
     """
     if importlib.util.find_spec("fastapi") is None:
         raise UsageError(_NEEDS)
@@ -144,37 +134,18 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
-    if args.listen and (args.host or args.port is not None):
-        raise UsageError("--listen HOST:PORT, or --host and --port, not both")
-    host, port = args.listen or (args.host, args.port)
+    host, port = args.listen or (None, None)
     return {
-        "listen": {
-            "host": host,
-            "port": port,
-            "certificate": args.certificate,
-            "key": args.key,
-            "public_url": args.public_url,
-            "drain_s": args.drain_seconds,
-        },
+        "listen": {"host": host, "port": port, "certificate": args.certificate, "key": args.key},
         "servers": {"addresses": args.servers},
     }
 
 
 def _listen(text: str) -> tuple[str | None, int]:
     host, _, port = text.rpartition(":")
-    if not _is_port(port):
+    if not port.isdecimal() or int(port) >= 65_536:
         raise argparse.ArgumentTypeError(f"[HOST:]PORT expected, for example 127.0.0.1:8080, not {text!r}")
     return host.strip("[]") or None, int(port)
-
-
-def _port(text: str) -> int:
-    if not _is_port(text):
-        raise argparse.ArgumentTypeError(f"a port expected, for example 8080, not {text!r}")
-    return int(text)
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and int(text) < 65_536
 
 
 def _servers(text: str) -> list[str]:

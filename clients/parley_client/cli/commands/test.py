@@ -119,9 +119,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_speech(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("as speech")
-    kind = group.add_mutually_exclusive_group()
-    kind.add_argument("--text", action="store_true", help="callers type (default)")
-    kind.add_argument("--speech", action="store_true", help="callers speak, in real time")
+    group.add_argument(
+        "--speech", action="store_true", help="callers speak, in real time (default: they type)"
+    )
     group.add_argument(
         "--voice", action="append", default=[], metavar="NAME", help="of the callers, in turn; repeatable"
     )
