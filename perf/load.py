@@ -30,6 +30,7 @@ from harness.stats import p50_p95, text_of
 from rich.console import Console
 
 from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.timeouts import is_set_within
 from parley_client import ToolTable, connect
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
@@ -120,12 +121,6 @@ async def hold_calls(options: Options, stopping: asyncio.Event) -> None:
     questions = spoken_turns(load_script(Path(options.script)).turns)
     numbers = itertools.count()
 
-    async def stops_within(seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await stopping.wait()
-        return stopping.is_set()
-
     async def hold() -> None:
         report = CallReport(next(numbers))
         random = Random(f"{options.process}-{report.number}")
@@ -137,7 +132,7 @@ async def hold_calls(options: Options, stopping: asyncio.Event) -> None:
         sys.stdout.buffer.flush()
 
     async def call_again(after_s: float) -> None:
-        while not await stops_within(after_s):
+        while not await is_set_within(stopping, after_s):
             await hold()
             after_s = uniform(*_AGAIN_S)
 
@@ -147,7 +142,7 @@ async def hold_calls(options: Options, stopping: asyncio.Event) -> None:
                 group.create_task(call_again(number * _STAGGER_S))
             return
         chance = Random(options.process)
-        while not await stops_within(chance.expovariate(options.arrivals_per_s)):
+        while not await is_set_within(stopping, chance.expovariate(options.arrivals_per_s)):
             group.create_task(hold())
 
 

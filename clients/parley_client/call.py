@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,7 @@ from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, ToolCancelled, ToolRequest, ToolResponse
+from parley.timeouts import is_set_within
 from parley_client.audio.files import read_speech
 from parley_client.call_session import CallSession
 from parley_client.call_stats import CallStats
@@ -183,9 +183,7 @@ class Call:
             call is lost.
         """
         self._session.hang_up()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._deadlines.close_s):
-                await self._session.is_over.wait()
+        await is_set_within(self._session.is_over, self._deadlines.close_s)
         return self._session.closed
 
     async def aclose(self) -> None:

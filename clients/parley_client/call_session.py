@@ -13,6 +13,7 @@ import msgspec
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, InferenceError, ParleyError, SessionNotFoundError
+from parley.timeouts import cancel_all
 from parley_client.call_stats import CallStats
 from parley_client.errors import (
     CallEndedError,
@@ -190,9 +191,7 @@ class CallSession:
         await self._release(self._current)
         if self._leaving:
             _, late = await asyncio.wait(self._leaving, timeout=_LEAVE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_all(late)
 
     # --- the current stream -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TypeGuard
 
 from parley import protocol
 from parley.errors import InferenceError, InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
+from parley.timeouts import cancel_all
 from parley_client.call_stats import CallStats, InFlight
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
 from parley_client.events import ServerEvent, read_event
@@ -137,9 +138,7 @@ class ServerStream:
         """Drop the stream and end the tasks."""
         self.fail(CallEndedError("the call was closed"))
         self.stream.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         self._in_flight.clear()
 
     def fail(self, failure: ParleyError, cause: Exception | None = None) -> None:

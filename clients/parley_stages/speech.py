@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from parley.audio.pcm import Resampler
 from parley.errors import InvalidMessageError, SessionIdleError
+from parley.timeouts import is_set_within
 from parley.tts.markdown import MarkdownSegmenter
 from parley.tts.messages import SpeechChunk
 from parley_client.errors import CallEndedError
@@ -111,11 +112,8 @@ class GrowingText:
 
     async def _wait_for_more(self) -> None:
         self._changed.clear()
-        try:
-            async with asyncio.timeout(self._idle_s):
-                await self._changed.wait()
-        except TimeoutError as error:
-            raise SessionIdleError(f"no more text came within {self._idle_s:g} s") from error
+        if not await is_set_within(self._changed, self._idle_s):
+            raise SessionIdleError(f"no more text came within {self._idle_s:g} s")
 
     def _queue(self, segments: list[str]) -> None:
         for text in segments:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from parley.agent.config import AgentConfig
 from parley.errors import ParleyError
 from parley.protocol import ErrorEvent, ResponseDone, ResponseText
+from parley.timeouts import first_to_end
 from parley_client.audio.files import Pcm
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
@@ -135,18 +136,10 @@ class Caller:
             self._events = []
             microphone = PacedMicrophone(call.send_audio)
             microphone.restart()
-            tasks = [
-                asyncio.create_task(work)
-                for work in (self._listen(call), microphone.run(), self._ask(microphone))
-            ]
-            try:
-                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
+            async with first_to_end(self._listen(call), microphone.run(), self._ask(microphone)) as tasks:
                 for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            for task in ended:
-                task.result()
+                    if task.done():
+                        task.result()
             self._lose(f"closed: {call.closed.reason if call.closed else 'without a word'}")
 
     async def _listen(self, call: Call) -> None:

@@ -19,6 +19,7 @@ from chaos.faults import Fault
 from chaos.requests import BOUND_S, Request, Requests
 from chaos.words import Part
 from parley.errors import ParleyError
+from parley.timeouts import cancel_all
 from parley_stages.server import open_server
 from parley_stages.transcription import Transcriber
 
@@ -137,17 +138,11 @@ async def first_of_newcomers(connect: Open, part: Part, until: float) -> float:
                 newcomers.append((caller, asyncio.create_task(caller.run(), name="newcomer")))
                 if len(newcomers) > _NEWCOMERS:
                     # One that hangs may hang for as long as the agent waits for a model.
-                    await _hang_up([newcomers.pop(0)[1]])
+                    await cancel_all([newcomers.pop(0)[1]])
             await asyncio.sleep(_LOOK_S)
     finally:
-        await _hang_up([task for _, task in newcomers])
+        await cancel_all(task for _, task in newcomers)
     return 0.0
-
-
-async def _hang_up(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def judge_calls(outcome: Outcome, fault: Fault, callers: Sequence[ChaosCaller], since: float) -> None:

@@ -35,6 +35,7 @@ from rich.console import Console
 from parley.canaries.asking import call_canaries
 from parley.canaries.models import CanaryError
 from parley.launcher.options import ROOT
+from parley.timeouts import cancel_all
 from parley_client.transport import open_triton_channel
 from soak import counted_gateway
 from soak.conversations import SESSIONS as CALLS
@@ -204,9 +205,7 @@ class _Soak:
         self._journal.write("end", outcomes=self._journal.outcomes, launcher=self._server.status)
 
     async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
-        for task in tasks:
-            task.cancel()
-        for end in await asyncio.gather(*tasks, return_exceptions=True):
+        for end in await cancel_all(tasks):
             if isinstance(end, Exception):
                 self._journal.fail("soak", "".join(traceback.format_exception(end)), [])
 

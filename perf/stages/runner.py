@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from parley.timeouts import cancel_all
 from stages.material import Material
 from stages.protocols import (
     Agent,
@@ -20,7 +21,7 @@ from stages.protocols import (
     Voice,
 )
 from stages.results import LevelResult
-from stages.turns import Patience, Turn, answer, call, recognize, speak, stop
+from stages.turns import Patience, Turn, answer, call, recognize, speak
 
 _TICK_S = 0.01
 _STAGGER_S = 0.37
@@ -47,7 +48,7 @@ class Runner:
         try:
             held = await self._hold(stage, endpoint, level)
         finally:
-            await stop(probe)
+            await cancel_all([probe])
         wall_s = time.perf_counter() - began
         used = self._server_cpu_s()
         return LevelResult(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 
 import numpy as np
 from harness.recordings import Recording
 from harness.stats import spoken_words, word_errors
 
+from parley.timeouts import cancel_all, is_set_within
 from parley_client.audio.files import speech_span
 from parley_client.audio.microphone import PacedMicrophone, SpokenClip
 from stages.protocols import (
@@ -113,11 +114,11 @@ class _Hearing:
             await first_to_end(speaking, sending, reading)
             if reading.done():
                 raise EndpointError("ended early")
-            await stop(sending)
+            await cancel_all([sending])
             await stream.end()
             await reading
         finally:
-            await stop(reading, sending, speaking)
+            await cancel_all([reading, sending, speaking])
 
     async def _speak(self, microphone: PacedMicrophone) -> None:
         """Speak; after the end of speech wait for the final texts."""
@@ -282,7 +283,7 @@ class _Caller:
             if not asking.done():
                 raise EndpointError("hung up on")
         finally:
-            await stop(asking, sending, listening)
+            await cancel_all([asking, sending, listening])
 
     async def _ask_all(self, microphone: PacedMicrophone, questions: Iterable[Recording]) -> None:
         for question in questions:
@@ -337,23 +338,8 @@ class _Caller:
                 self._sounds.set()
 
 
-async def is_set_within(event: asyncio.Event, limit_s: float) -> bool:
-    """Whether an event is set in time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await event.wait()
-    return event.is_set()
-
-
 async def first_to_end(*tasks: asyncio.Task[None]) -> None:
     """Wait until one of the tasks has ended; raises what it failed with."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
-
-
-async def stop(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks, and wait for their ends; what they fail with now is a consequence of what ended them."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -32,6 +32,24 @@ async def with_timeout(work: Awaitable[T], limit_s: float, what: str) -> T:
         raise DeadlineExceededError(f"{what} did not answer within {limit_s:g} s") from error
 
 
+async def is_set_within(event: asyncio.Event, limit_s: float | None) -> bool:
+    """Wait for an event; returns whether it was set in time."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> list[Any]:
+    """Cancel tasks, and wait for their ends; returns their results and errors."""
+    cancelled = list(tasks)
+    for task in cancelled:
+        task.cancel()
+    return await asyncio.gather(*cancelled, return_exceptions=True)
+
+
 @asynccontextmanager
 async def first_to_end(*works: Awaitable[Any]) -> AsyncIterator[Sequence[asyncio.Future[Any]]]:
     """Run all of them until one is over; the others are cancelled, and have ended, behind the block.
@@ -44,9 +62,7 @@ async def first_to_end(*works: Awaitable[Any]) -> AsyncIterator[Sequence[asyncio
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         yield tasks
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 def hold_task(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

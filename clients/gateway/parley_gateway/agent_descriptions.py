@@ -19,7 +19,7 @@ from parley.errors import (
 )
 from parley.languages import find_language
 from parley.names import suggest_name
-from parley.timeouts import failure_of, loop_time, with_timeout
+from parley.timeouts import cancel_all, failure_of, loop_time, with_timeout
 from parley.tts.voice_routing import SEPARATOR
 from parley_client.errors import CallLostError, StreamLostError
 from parley_gateway.calls import Calls
@@ -105,11 +105,8 @@ class AgentDescriptions:
 
     async def aclose(self) -> None:
         """End requests that go on longer than the sessions which waited for them."""
-        asking = [one.asking for one in (self._own, *self._named.values()) if one.asking is not None]
-        for task in asking:
-            task.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        asking = (one.asking for one in (self._own, *self._named.values()))
+        await cancel_all(task for task in asking if task is not None)
 
     async def check(
         self,

@@ -17,7 +17,7 @@ from parley.errors import (
     UnknownAgentError,
 )
 from parley.logs import log_ids
-from parley.timeouts import loop_time, with_timeout
+from parley.timeouts import cancel_all, is_set_within, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.options import Bounds, Deadlines, check_start
@@ -321,31 +321,20 @@ class Calls:
         self._drain_ends_s = loop_time() + grace_s
         self.drain_began.set()
         self._metrics.draining.set(1)
-        if await self._empty_within(grace_s):
+        if await is_set_within(self._idle, grace_s):
             return
         _log.info("ending %d calls that are still open", len(self._open))
         self.going_away.set()
         await asyncio.gather(*(call.hang_up() for call in self._open))
         # The APIs have seen the end of their calls and say goodbye.
-        await self._empty_within(self._settings.close_s + _LAST_WORDS_S)
+        await is_set_within(self._idle, self._settings.close_s + _LAST_WORDS_S)
 
     async def aclose(self) -> None:
         """Wait for calls that are being hung up; those that take too long are cut off."""
         if not self._closing:
             return
         _, late = await asyncio.wait(self._closing, timeout=self._settings.close_s * 2)
-        for closing in late:
-            closing.cancel()
-        # Each has its line in the audit log then.
-        await asyncio.gather(*late, return_exceptions=True)
-
-    async def _empty_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        await cancel_all(late)  # each has its line in the audit log then
 
     async def _connect(
         self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool

@@ -11,12 +11,11 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeAlias
 
 from parley.canaries.asking import CanaryResult
 from parley.errors import ParleyError
-from parley.timeouts import loop_time
+from parley.timeouts import is_set_within, loop_time
 from parley_client.transport import MODEL
 
 _log = logging.getLogger("parley.gateway")
@@ -101,10 +100,7 @@ class ModelHealth:
             while True:
                 await self._reachable.wait()
                 await self._refresh(thread)
-                wait_s = self._retry_s if self._problem else self._interval_s
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._lost.wait()
+                await is_set_within(self._lost, self._retry_s if self._problem else self._interval_s)
         finally:
             thread.shutdown(wait=False, cancel_futures=True)
 

@@ -27,7 +27,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from parley.timeouts import failure_of, first_to_end, loop_time
+from parley.timeouts import cancel_all, failure_of, first_to_end, loop_time
 from parley_gateway.calls import Calls
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.guard import Guard
@@ -187,9 +187,7 @@ class Peers:
         except TimeoutError:
             pass
         finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await cancel_all(asking)
         return None
 
     async def pass_on(self, request: Request, instance: str) -> Response | None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from parley.errors import ParleyError, SessionIdleError, ShuttingDownError
-from parley.timeouts import first_to_end, loop_time
+from parley.timeouts import cancel_all, first_to_end, loop_time
 from parley_client.errors import CallEndedError, CallLostError
 from parley_gateway.errors import RateLimitedError, WrongGatewayError, status_of
 from parley_gateway.failures import answer
@@ -313,9 +313,7 @@ class WebSocketSession:
             await asyncio.get_running_loop().create_future()
 
     async def _end(self, writing: asyncio.Future[None], others: Sequence[asyncio.Future[None]]) -> None:
-        for task in others:
-            task.cancel()
-        results = await asyncio.gather(*others, return_exceptions=True)
+        results = await cancel_all(others)
         failure = next((result for result in results if isinstance(result, Exception)), None)
         if failure is not None:
             error = _known(failure)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from parley.errors import OverloadedError, ParleyError
+from parley.timeouts import is_set_within
 from parley_client.audio.files import Pcm
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS, PacedMicrophone
 from parley_client.audio.recording import CallRecording
@@ -148,7 +149,7 @@ class ScriptedConversation:
     # --- what the user does ---------------------------------------------------------------
 
     async def _direct(self, turns: Iterable[ScriptTurn]) -> None:
-        is_greeted = self._call.greets and await _within(self.tracker.greeted, self._turn_timeout_s)
+        is_greeted = self._call.greets and await is_set_within(self.tracker.greeted, self._turn_timeout_s)
         if is_greeted:
             await self._wait_for_playout()
         before: TurnReport | None = None
@@ -167,7 +168,7 @@ class ScriptedConversation:
             await self._wait_for_answer(before)
             await asyncio.sleep(turn.pause_ms / 1000)
             return
-        if not await _within(before.speaking, self._turn_timeout_s):
+        if not await is_set_within(before.speaking, self._turn_timeout_s):
             before.problem = "no answer to speak over"
             return
         heard_s = time.perf_counter() - (before.answered_s or time.perf_counter())
@@ -182,7 +183,7 @@ class ScriptedConversation:
             # Not when the clip's first sound is due: events are shown by the time at which they come.
             self._view.begin_turn(turn, time.perf_counter() - self.microphone.began_s)
         length = spoken.ended_s - self.microphone.began_s
-        if not await _within(spoken.ended, length + _SPEECH_GRACE_S):
+        if not await is_set_within(spoken.ended, length + _SPEECH_GRACE_S):
             report.problem = "could not be sent in time"
         return report
 
@@ -202,13 +203,13 @@ class ScriptedConversation:
         """Wait until the server is done with the turn and its audio has been played."""
         if report.problem:
             return
-        if not await _within(report.noticed, min(_NOTICE_S, self._turn_timeout_s)):
+        if not await is_set_within(report.noticed, min(_NOTICE_S, self._turn_timeout_s)):
             report.problem = "no speech was noticed in it"
             return
-        if not await _within(report.transcribed, self._turn_timeout_s):
+        if not await is_set_within(report.transcribed, self._turn_timeout_s):
             report.problem = f"not heard within {self._turn_timeout_s:g} s"
             return
-        if not report.heard and not await _within(report.settled, _NOTHING_HEARD_S):
+        if not report.heard and not await is_set_within(report.settled, _NOTHING_HEARD_S):
             report.problem = "heard, but no word of it understood"
             return
         if not await self._settled(report):
@@ -219,16 +220,18 @@ class ScriptedConversation:
 
     async def _settled(self, report: TurnReport) -> bool:
         """Wait for the complete answer, or for that of the turn before if it went on."""
-        if not await _within(report.settled, self._turn_timeout_s):
+        if not await is_set_within(report.settled, self._turn_timeout_s):
             return False
-        if report.cut_itself and await _within(report.answered_again, min(_NOTICE_S, self._turn_timeout_s)):
-            return await _within(report.settled, self._turn_timeout_s)
+        if report.cut_itself and await is_set_within(
+            report.answered_again, min(_NOTICE_S, self._turn_timeout_s)
+        ):
+            return await is_set_within(report.settled, self._turn_timeout_s)
         if report.goes_on is None:
             return True
-        if not await _within(report.goes_on.settled, self._turn_timeout_s):
+        if not await is_set_within(report.goes_on.settled, self._turn_timeout_s):
             return False
         # It may have been interrupted while it was awaited.
-        return await _within(report.settled, self._turn_timeout_s)
+        return await is_set_within(report.settled, self._turn_timeout_s)
 
     async def _wait_for_playout(self) -> bool:
         """Wait until all audio was played; False: the loudspeaker stayed paused for too long."""
@@ -287,12 +290,3 @@ def _first(failures: BaseExceptionGroup[ParleyError]) -> ParleyError:
         found = found.exceptions[0]
     assert isinstance(found, ParleyError)
     return found
-
-
-async def _within(event: asyncio.Event, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

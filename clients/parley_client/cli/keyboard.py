@@ -85,7 +85,7 @@ def can_be_typed_at() -> bool:
 @contextmanager
 def typed_lines(
     on_line: Callable[[str], None],
-    on_end: Callable[[], None],
+    on_end: Callable[[], object],
     on_change: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Read lines on the event loop, if standard input is a terminal.

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from parley.errors import ParleyError, UnknownAgentError
 from parley.protocol import Tool, ToolRequest, ToolResponse
+from parley.timeouts import is_set_within
 from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration
 from parley_client.cli.output import print_hanging
@@ -94,13 +95,9 @@ class OwnAgent:
             except ParleyError as error:
                 self._line(f"[red]{escape(str(error))}[/]\nWhat was served before stays.")
                 continue
-            changed = f"{escape(self._program.path.name)} has changed"
-            try:
-                async with asyncio.timeout(TAKEN_S if loaded.functions else 0.0):
-                    await self._tools.listed.wait()
-                self._line(f"{changed}: new calls get the new agent.")
-            except TimeoutError:
-                self._line(f"{changed}: new calls get the new agent when the server has read it.")
+            is_read = await is_set_within(self._tools.listed, TAKEN_S if loaded.functions else 0.0)
+            when = "" if is_read else " when the server has read it"
+            self._line(f"{escape(self._program.path.name)} has changed: new calls get the new agent{when}.")
 
     def _show(self, request: ToolRequest, response: ToolResponse) -> None:
         style = "red" if response.is_error else "dim"

@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import Counter
 
 from parley.errors import InvalidAudioError
+from parley.timeouts import cancel_all
 from parley_gateway.audio import decoder_process
 from parley_gateway.audio.recordings import MAX_BYTES, PLAIN, Container, read_plain
 from parley_gateway.errors import DecodersBusyError, GatewaySettingsError, UploadsFullError
@@ -91,10 +92,7 @@ class Decoders:
     async def aclose(self) -> None:
         """Kill every process, and start no more."""
         self._closed = True
-        running = tuple(self._running)
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(self._running)
 
     async def decode(
         self, recording: SpooledFile, container: Container, output: SpooledFile, max_s: float

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from parley.timeouts import cancel_all
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.servers.settings import DNS, ServerSettings, split_address
@@ -166,9 +167,7 @@ class Discovery:
 
     async def aclose(self) -> None:
         """Watch no longer."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def _watch_name(self, source: str, asked: asyncio.Event) -> None:
         name, port = split_address(source.removeprefix(DNS))

@@ -7,7 +7,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -16,7 +15,7 @@ import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError
-from parley.timeouts import loop_time
+from parley.timeouts import cancel_all, is_set_within, loop_time
 from parley_client.channel import error_of
 from parley_client.transport import MODEL
 from parley_gateway.model_health import ModelHealth
@@ -112,9 +111,7 @@ class TritonServer:
 
     async def aclose(self) -> None:
         """Check it no longer, and close its channels; calls on them break."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         channels = {self.channel, *(lease.channel for lease in self._leases)}
         await asyncio.gather(*(channel.close() for channel in channels), *self._closing)
 
@@ -295,9 +292,7 @@ class TritonServer:
             wait_s = min(settings.retry_max_s, settings.retry_s * 2.0 ** min(failures - 1, 16))
         while wait_s > 0 and not self._doubted.is_set():
             step_s = min(wait_s, _MAX_CHECK_INTERVAL_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(step_s):
-                    await self._doubted.wait()
+            await is_set_within(self._doubted, step_s)
             # The last one that was ready may have been lost meanwhile.
             wait_s = 0.0 if failures and self._is_needed() else wait_s - step_s
         if self._doubted.is_set():

@@ -6,11 +6,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
+from parley.timeouts import is_set_within
 from parley_client.call import Call
 from parley_client.cli.capacity.search import Verdict
 from parley_client.cli.capacity.tail import Tail, tail_of
@@ -192,9 +193,7 @@ class _Level:
 
     async def call_again(self, number: int) -> None:
         """Call until the level ends."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(number * _STAGGER_S):
-                await self._stopping.wait()
+        await is_set_within(self._stopping, number * _STAGGER_S)
         while not self._stopping.is_set():
             await self._call(number)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from parley import protocol
 from parley.errors import InvalidMessageError, OverloadedError
+from parley.timeouts import cancel_all
 from parley_client.audio.device import AudioDevice, PlaybackBuffer, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
@@ -114,16 +115,14 @@ class _Talk:
         try:
             with (
                 AudioDevice(self._speaker, self._rate, partial(_offer, self._call)),
-                typed_lines(self._on_line, lambda: _cancel(listening), show_typing),
+                typed_lines(self._on_line, listening.cancel, show_typing),
             ):
                 console.print(_welcome(), soft_wrap=True)
                 await listening
         except asyncio.CancelledError:  # Ctrl-C and Ctrl-D are how a person hangs up
             return True
         finally:
-            for task in (listening, marking):
-                task.cancel()
-            await asyncio.gather(listening, marking, return_exceptions=True)
+            await cancel_all((listening, marking))
         return False
 
     @property
@@ -147,10 +146,6 @@ class _Talk:
 
     def _mark(self) -> None:
         self._marks.update(self._speaker.playing(), time.perf_counter())
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def _welcome() -> str:

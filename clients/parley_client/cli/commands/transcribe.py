@@ -17,6 +17,7 @@ from parley.errors import ParleyError
 from parley.languages import DETECT
 from parley.names import suggest_name
 from parley.protocol import Word
+from parley.timeouts import cancel_all
 from parley_client.audio.files import read_speech
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import add_server, count, read_tls_options, within
@@ -117,9 +118,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                     print_error(_named(path, error), error.code, said if said != advised else "")
                     status, advised = 1, said
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
     return status
 
 

@@ -9,9 +9,10 @@ from test_twilio_stream import Agent
 from twilio_line import PUBLIC_URL, closing, voice_request
 
 from parley.protocol import Closed, EndingOptions, Transfer, TransferTarget
-from parley_gateway.apis.twilio import transfers
+from parley.timeouts import is_set_within
+from parley_gateway.apis.twilio import stream
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.transfers import DIALLED, Transfers, dial, wait_until_taken, whisper
+from parley_gateway.apis.twilio.transfers import DIALLED, Transfers, dial, whisper
 from parley_gateway.errors import UnauthorizedError
 
 DESK = Transfer(
@@ -102,7 +103,7 @@ async def test_a_target_without_a_number_ends_the_call(gateway, agent, caplog):
 
 
 async def test_a_transfer_is_kept_until_twilio_asks_for_it(gateway, agent, monkeypatch, caplog):
-    monkeypatch.setattr(transfers, "_ASKED_WITHIN_S", 0.05)
+    monkeypatch.setattr(stream, "_ASKED_WITHIN_S", 0.05)
     async with gateway(agent) as phone, phone.stream() as line:
         await transferred(line, agent, DESK)
         async with asyncio.timeout(10):
@@ -178,6 +179,6 @@ async def test_only_the_newest_transfer_of_a_call_counts():
     with offered.offer("CA1", "first") as first:
         with offered.offer("CA1", "second") as second:
             assert offered.take("CA1") == "second"
-            assert await wait_until_taken(second)
+            assert await is_set_within(second, 10)
         assert not first.is_set()
     assert offered.take("CA1") is None

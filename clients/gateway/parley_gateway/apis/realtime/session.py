@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from parley import protocol
 from parley.errors import InvalidInputError, ParleyError
+from parley.timeouts import is_set_within
 from parley_client.call import Call
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.conversation import RealtimeConversation
@@ -85,9 +86,7 @@ class RealtimeSession:
         while True:
             due = self.conversation.due
             wait_s = None if due is None else max(0.0, due - time.monotonic())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._rescheduled.wait()
+            await is_set_within(self._rescheduled, wait_s)
             self._rescheduled.clear()
             self.conversation.tick()
 

@@ -10,12 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
 from parley import protocol
-from parley.timeouts import loop_time
+from parley.timeouts import is_set_within, loop_time
 from parley_client.call import Call
 from parley_client.resumption import CallCheckpoint
 from parley_gateway.apis.sessions.record import SessionClaim, SessionRecord, shown
@@ -136,7 +135,7 @@ class KeptSession:
         """
         while True:
             if not self._due.is_set():
-                await self._wait_for_change()
+                await is_set_within(self._due, _REFRESH_S)
             if self._is_lost:
                 raise SessionTakenOverError("another connection has taken this session over")
             try:
@@ -146,11 +145,6 @@ class KeptSession:
                 self._due.set()
                 self._changed.set()
                 await asyncio.sleep(_RETRY_S)
-
-    async def _wait_for_change(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REFRESH_S):
-                await self._due.wait()
 
     async def _write(self) -> None:
         newest = self._call.checkpoint

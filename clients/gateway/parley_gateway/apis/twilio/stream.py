@@ -21,13 +21,14 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
 )
+from parley.timeouts import is_set_within
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.apis.twilio import messages
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.transfers import XML, Transfers, dial, wait_until_taken
+from parley_gateway.apis.twilio.transfers import XML, Transfers, dial
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
@@ -45,6 +46,7 @@ PIECE_MS = 100
 """Audio between two marks; at most this much is repeated when the agent resumes after a pause."""
 MAX_PIECES = 600
 """A minute; the agent is never so far ahead. The oldest are dropped if a peer returns no marks."""
+_ASKED_WITHIN_S = 10.0
 _ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
 
 
@@ -310,11 +312,7 @@ class _CallStream(WebSocketSession):
         closed = self._agent.closed
         if closed is None or self.gateway.calls.going_away.is_set():
             return
-        try:
-            async with asyncio.timeout(self._settings.farewell_s):
-                await self._playback.silent.wait()
-        except TimeoutError:
-            pass  # marks are missing
+        await is_set_within(self._playback.silent, self._settings.farewell_s)  # marks may be missing
         if closed.transfer is not None:
             self._offer(closed.transfer)
         self.writer.close(*close_of_call(closed.reason))
@@ -329,7 +327,7 @@ class _CallStream(WebSocketSession):
 
     async def hand_over(self) -> None:
         """Wait until Twilio has asked whom to dial, if the call is transferred."""
-        if self._taken is not None and not await wait_until_taken(self._taken):
+        if self._taken is not None and not await is_set_within(self._taken, _ASKED_WITHIN_S):
             _log.warning("call %s: Twilio has not asked for its transfer", self._agent.id)
 
     def _on_event(self, event: CallEvent) -> None:

@@ -23,7 +23,6 @@ DIALLED = "/v1/twilio/dialled"
 HANGUP = f"{XML}<Response><Hangup/></Response>"
 """TwiML that ends a call."""
 _CONNECTED = ("completed", "answered")
-_ASKED_WITHIN_S = 10.0
 _MAX_SUMMARY_BYTES = 1_500
 """Of a summary that is in an URL, which Twilio limits to some thousand characters."""
 _SPOKEN = {
@@ -66,16 +65,6 @@ class Transfers:
         if taken is not None:
             taken.set()
         return twiml
-
-
-async def wait_until_taken(taken: asyncio.Event) -> bool:
-    """Whether Twilio asks for a transfer in time."""
-    try:
-        async with asyncio.timeout(_ASKED_WITHIN_S):
-            await taken.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def dial(transfer: Transfer, signatures: TwilioSignatures) -> str:

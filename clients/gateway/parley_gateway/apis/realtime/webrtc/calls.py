@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley.timeouts import with_timeout
+from parley.timeouts import cancel_all, is_set_within, with_timeout
 from parley_gateway.apis.realtime.client_events import check_shape, check_size
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.server_events import (
@@ -268,16 +268,11 @@ class Peer:
             ends: list[asyncio.Future[Any]] = [self._over, *tasks[1:]]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await cancel_all(tasks)
             await self._finish(self._over.result() if self._over.done() else None, results)
 
     async def _connect(self) -> None:
-        try:
-            async with asyncio.timeout(self._settings.ice_s):
-                await self._connected.wait()
-        except TimeoutError:
+        if not await is_set_within(self._connected, self._settings.ice_s):
             self._end(SessionExpiredError(f"no connection within {self._settings.ice_s:g} s"))
 
     async def _watch_shutdown(self) -> None:
@@ -292,9 +287,7 @@ class Peer:
 
     async def _forward_audio(self) -> None:
         await self._connected.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CHANNEL_S):
-                await self._ready.wait()
+        await is_set_within(self._ready, _CHANNEL_S)
         async with aclosing(read_track(await self._microphone)) as microphone:
             async for samples in microphone:
                 self._session.conversation.push_audio(samples, 1000 * len(samples) / INPUT_SAMPLE_RATE)
