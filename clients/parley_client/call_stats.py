@@ -26,8 +26,6 @@ class CallStats:
     """How often the call has gone on at another server."""
     round_trips_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), repr=False)
     """Request to acknowledgement (milliseconds); the newest ones."""
-    in_flight: int = 0
-    """Requests whose acknowledgement is due."""
 
 
 class InFlight:
@@ -42,24 +40,20 @@ class InFlight:
         self._stats.sent += 1
         if frame.acknowledged:
             self._sent_s[frame.request_id] = time.perf_counter()
-            self._stats.in_flight += 1
 
     def on_acknowledged(self, request_id: str) -> None:
         """Measure a request that the server has answered completely."""
         began_s = self._sent_s.pop(request_id, None)
         if began_s is not None:
-            self._stats.in_flight -= 1
             self._stats.acknowledged += 1
             self._stats.round_trips_ms.append(1000 * (time.perf_counter() - began_s))
 
     def forget(self, request_id: str) -> None:
         """Do not measure a request whose answer lasts as long as the call."""
-        if self._sent_s.pop(request_id, None) is not None:
-            self._stats.in_flight -= 1
+        self._sent_s.pop(request_id, None)
 
     def clear(self) -> None:
         """Nothing is due any more."""
-        self._stats.in_flight -= len(self._sent_s)
         self._sent_s.clear()
 
     @property

@@ -695,7 +695,6 @@ async def test_round_trips_are_measured():
     async with dial(FakeAgent()) as call:
         await call.send_audio(b"\0\0")
         await call.hang_up()
-    assert call.stats.in_flight == 0
     assert len(call.stats.round_trips_ms) == 2  # the first chunk and END; START lasts as long as the call
     assert all(value >= 0 for value in call.stats.round_trips_ms)
     assert len(f"{call.stats}") < 120, "counts, not every single time"

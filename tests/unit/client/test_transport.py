@@ -223,7 +223,6 @@ async def test_a_call_over_grpc():
         await call.send_audio(b"\xff\xff")
         assert (await anext(call)).code == "invalid_audio"
         assert await call.hang_up() == protocol.Closed(reason="ended")
-        assert call.stats.in_flight in (0, 1)
     start, chunk, _, end = triton.requests
     assert start.model_name == "voice_agent"
     assert len({request.parameters["sequence_id"].string_param for request in triton.requests}) == 1
