@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from parley_client.errors import ClientError
@@ -50,9 +49,7 @@ class Registration:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Remove the file."""
         with suppress(OSError, ClientError):
             self._check_own()

@@ -7,7 +7,6 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 from parley import protocol
@@ -233,9 +232,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             raise
         return call, servers
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         if self._open is None:
             return
         (call, servers), self._open = self._open, None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
@@ -215,9 +214,7 @@ class Recognition:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """End the stream at once."""
         await self.close()
 

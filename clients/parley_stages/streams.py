@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from parley.errors import DeadlineExceededError, ParleyError
@@ -118,9 +117,7 @@ class ModelStream(Generic[ItemT]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         await self.aclose()
 
     def _end(self) -> None:

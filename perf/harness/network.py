@@ -25,7 +25,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from parley.errors import ParleyError
@@ -217,9 +216,7 @@ class Network:
             self._stack = self._stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Kill what runs in the nodes, and remove them."""
         with self._stack:
             for node in self._nodes:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -151,9 +150,7 @@ class AudioDevice:
             raise AudioDeviceError(f"the microphone or the loudspeaker cannot be used: {error}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._close()
 
     def _close(self) -> None:

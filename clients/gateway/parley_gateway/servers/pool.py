@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from random import Random
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -85,9 +84,7 @@ class Servers:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         await self._aclose()
 
     async def _aclose(self) -> None:

@@ -7,7 +7,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import grpc
@@ -335,7 +334,5 @@ class Lease:
         self.server.enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.server.leave(self)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 _SAMPLE_S = 1.0
@@ -42,9 +41,7 @@ class UsageMeter:
         self._task = asyncio.create_task(self._sample(), name="gpu-usage")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         assert self._task is not None
         self._task.cancel()
         (ended,) = await asyncio.gather(self._task, return_exceptions=True)
