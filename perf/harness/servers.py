@@ -253,17 +253,13 @@ class Server(Program):
         pid = self.triton_pid
         return [stub for stub in find_stubs(pid) if model in ("", stub.model)] if pid else []
 
-    async def drain(self, wait_s: int, deadline_s: float = 60.0) -> None:
-        """Ask its calls to move, and wait until they have.
-
-        Args:
-            wait_s: Limit (seconds).
-            deadline_s: After it calls move wherever they are (seconds).
+    async def drain(self, wait_s: int) -> None:
+        """Ask its calls to move, and wait until they have, for ``wait_s`` at most.
 
         Raises:
             DeadlineExceededError: some have not.
         """
-        options = ["--name", self.state_name, "--deadline", f"{deadline_s:g}", "--wait", str(wait_s)]
+        options = ["--name", self.state_name, "--deadline", "60", "--wait", str(wait_s)]
         process = await asyncio.create_subprocess_exec(
             PARLEY,
             "drain",

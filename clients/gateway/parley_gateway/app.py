@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
-from parley.tracing import Tracing, open_tracing
+from parley.tracing import open_tracing
 from parley_client.transport import Transport
 from parley_gateway.agent_descriptions import AgentDescriptions
 from parley_gateway.apis import agent, operations, page, recorded_calls, tokens, voices
@@ -90,27 +90,23 @@ def _remove_validation_errors(document: dict[str, Any]) -> None:
 def create_app(
     settings: Settings,
     *,
-    guard: Guard | None = None,
     servers: Servers | None = None,
     transport: Callable[[TritonServer], Transport] = triton_transport,
-    tracing: Tracing | None = None,
     kept: SessionKeeper | None = None,
 ) -> FastAPI:
     """One gateway: ``app.state.gateway`` is what its APIs share.
 
     Args:
         settings: All of them.
-        guard: Who may come in; None: as the settings say.
         servers: The servers; None: those of the settings.
         transport: Makes a call's transport to a server.
-        tracing: Records spans of calls; None: as the environment says. Closed with the application.
         kept: Keeps sessions for other gateways; None: as the settings say. Closed with the application.
     """
-    tracing = tracing or open_tracing("parley-gateway", os.environ)
+    tracing = open_tracing("parley-gateway", os.environ)
     metrics = Metrics()
     servers = servers or Servers(settings.servers)
     spool = Spool(settings.uploads, metrics.uploads)
-    guard = guard or Guard(
+    guard = Guard(
         settings.security,
         settings.jwt,
         settings.rates,

@@ -32,7 +32,7 @@ from parley_gateway.calls import Calls
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.guard import Guard
 from parley_gateway.security.peer_seal import HEADER
-from parley_gateway.servers.discovery import Resolve, resolve_name
+from parley_gateway.servers.discovery import resolve_name
 from parley_gateway.servers.settings import DNS, split_address
 from parley_gateway.settings_sections import ListenSettings
 
@@ -139,7 +139,6 @@ class Peers:
         metrics: Metrics,
         *,
         stall_s: float,
-        resolve: Resolve | None = None,
     ) -> None:
         self._sources = settings.peers
         self._certificate = settings.certificate
@@ -147,7 +146,6 @@ class Peers:
         self._calls = calls
         self._metrics = metrics
         self._stall_s = stall_s
-        self._resolve = resolve or resolve_name
         self._asking = asyncio.Lock()
         self._asked_at = -_FRESH_S
         self._addresses: Mapping[str, str] = {}
@@ -288,7 +286,7 @@ class Peers:
                 continue
             try:
                 async with asyncio.timeout(_ASK_S):
-                    addresses += await self._resolve(*split_address(source.removeprefix(DNS)))
+                    addresses += await resolve_name(*split_address(source.removeprefix(DNS)))
             except (OSError, TimeoutError) as error:
                 _log.warning("%s cannot be resolved: %s", source, error or "no answer")
         try:

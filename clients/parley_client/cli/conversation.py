@@ -33,12 +33,9 @@ class PlaybackMarks:
     The last mark of a response that was played to its end is complete; one that is paused stands still.
     """
 
-    def __init__(
-        self, call: Call, played_ms: Callable[[str], float], *, interval_s: float = _INTERVAL_S
-    ) -> None:
+    def __init__(self, call: Call, played_ms: Callable[[str], float]) -> None:
         self._call = call
         self._played_ms = played_ms
-        self._interval_s = interval_s
         self._playing: str | None = None
         self._next_s = 0.0
 
@@ -55,7 +52,7 @@ class PlaybackMarks:
             if not self._report(self._playing):
                 return
         elif playing is not None and now >= self._next_s and self._report(playing):
-            self._next_s = now + self._interval_s
+            self._next_s = now + _INTERVAL_S
         self._playing = playing
 
     def _report(self, response_id: str) -> bool:

@@ -27,14 +27,11 @@ _NOTICED_WAIT_MS = 500
 
 
 class AnswerView:
-    """The newest answer, from its first text or audio on.
+    """The newest answer, from its first text or audio on."""
 
-    Args:
-        played_ms: How much of a response has been heard (milliseconds); None: all that came.
-    """
-
-    def __init__(self, played_ms: Callable[[str], float] | None = None) -> None:
-        self.played_ms = played_ms
+    def __init__(self) -> None:
+        self.played_ms: Callable[[str], float] | None = None
+        """How much of a response has been heard (milliseconds); None: all that came."""
         self.unshown = ""
         """Text that no line shows yet."""
         self.began_s: float | None = None

@@ -63,7 +63,7 @@ def test_prompt_of_first_update_chooses_agent_with_its_own_options(make_session)
         output_sample_rate=24_000,
         barge_in=protocol.BargeInOptions(pause_playback=False),
     )
-    assert session.config.echo()["prompt"] == {"id": "restaurant"}
+    assert session.config.body["prompt"] == {"id": "restaurant"}
 
 
 def test_options_that_client_gives_replace_those_of_agent(make_session):
@@ -86,7 +86,7 @@ def test_prompt_without_value_returns_to_the_agent_of_the_model(make_session):
     session.config.change({"prompt": {"id": "restaurant"}})
     assert session.config.agent == "restaurant"
     session.config.change({"prompt": None})
-    assert (session.config.agent, session.config.echo()["prompt"]) == ("clinic", None)
+    assert (session.config.agent, session.config.body["prompt"]) == ("clinic", None)
 
 
 @pytest.mark.parametrize("error", [UnknownAgentError("no agent 'x'"), NotPermittedError("not yours")])

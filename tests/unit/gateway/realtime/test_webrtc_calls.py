@@ -381,7 +381,6 @@ async def test_the_queue_of_a_track_is_bounded_and_ends(caplog):
     part = Part("resp_1", "item_1", 0)
     for offset_ms in range(0, 5_000, 100):
         speaker.play(part, audio(1, offset_ms=offset_ms, ms=100, rate=48_000))
-    assert speaker.dropped_ms == 2_000
     assert caplog.text.count("the audio of resp_1 is too long for the queue") == 1
     frames = 0
     speaker.track.pause()

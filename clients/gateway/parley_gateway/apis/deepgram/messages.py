@@ -149,7 +149,6 @@ class Transaction:
         span_s: tuple[float, float],
         *,
         is_final: bool = False,
-        speech_final: bool = False,
     ) -> dict[str, Any]:
         """A ``Results`` message for the audio from ``span_s[0]`` to ``span_s[1]``."""
         start_s, end_s = span_s
@@ -159,7 +158,7 @@ class Transaction:
             "duration": max(0.0, round(end_s - start_s, 3)),
             "start": start_s,
             "is_final": is_final,
-            "speech_final": speech_final,
+            "speech_final": False,
             "channel": {"alternatives": [alternative(text, confidence, words)]},
             "metadata": {
                 "request_id": self.request_id,

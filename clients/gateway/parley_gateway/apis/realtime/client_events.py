@@ -179,7 +179,8 @@ async def handle_event(
         event_id = event.event_id
         await handle(event)
     except ClientEventError as refusal:
-        emit("error", error=refusal.body(event_id or event_id_of(raw)))
+        given_id = event_id or _read_loosely(raw).event_id
+        emit("error", error=refusal.body(given_id if isinstance(given_id, str) else None))
     except ParleyError as error:
         emit("error", error=client_event_error(error).body(event_id))
 
@@ -210,7 +211,7 @@ def _check_event_size(raw: str | bytes) -> None:
     is_large = len(raw) > MAX_MESSAGE_BYTES
     if not is_large and _count_opened(raw) <= _MAX_VALUES:
         return
-    match _type_of(raw):
+    match _read_loosely(raw).type:
         case AudioAppend.__struct_config__.tag:
             return
         case ItemCreate.__struct_config__.tag:
@@ -230,21 +231,12 @@ def _count_opened(raw: str | bytes) -> int:
     return raw.count(b"[") + raw.count(b"{")
 
 
-def _type_of(raw: str | bytes) -> Any:
-    """The type of an event whose other fields may be invalid; None: it has none."""
+def _read_loosely(raw: str | bytes) -> _Loose:
+    """The type and the id of an event whose other fields may be invalid; None: it has none."""
     try:
-        return _loose.decode(raw).type
+        return _loose.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def event_id_of(raw: str | bytes) -> str | None:
-    """The id of an event whose other fields may be invalid; None: it has no valid id."""
-    try:
-        event_id = _loose.decode(raw).event_id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return event_id if isinstance(event_id, str) else None
+        return _Loose()
 
 
 def refusal_of_field(error: Exception, kind: Any, root: str = "") -> ClientEventError:

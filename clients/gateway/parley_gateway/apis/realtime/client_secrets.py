@@ -113,9 +113,9 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
         wanted = _read(raw)
         given = wanted.session or {}
         if scope == "transcribe":
-            session = TranscriptionConfig(given).echo()
+            session = TranscriptionConfig(given).body
         else:
-            session = (await first_config(gateway, principal, None, given)).echo()
+            session = (await first_config(gateway, principal, None, given)).body
         ttl_s = (wanted.expires_after or _Expiry()).seconds
         grant = gateway.guard.grant(principal, ttl_s=ttl_s, scopes=(scope,))
         secrets.store(grant, principal, given)

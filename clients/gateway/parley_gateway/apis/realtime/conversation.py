@@ -113,7 +113,7 @@ class AgentSettings:
             self._config.restore(before)
             message = "The prompt of a session that has begun cannot be changed."
             raise ClientEventError(message, code="prompt_not_changeable", param="session.prompt")
-        echo = self._config.echo()
+        echo = self._config.body
         started, update = self._start, None
         if started is None:
             self.open()
@@ -157,7 +157,7 @@ class AgentSettings:
                 started = None
             else:
                 self._start, _ = self._config.update_since(started)
-            self._pending.append(_Pending(pending.event, before, self._config.echo(), started))
+            self._pending.append(_Pending(pending.event, before, self._config.body, started))
 
     def on_start_refused(self, code: str) -> tuple[bool, str | None]:
         """Handle a refusal of the options that open the agent's session; the next event opens it anew.
@@ -262,7 +262,7 @@ class RealtimeConversation:
 
     def begin(self) -> None:
         """Send the first event, when the client is connected."""
-        self._emit("session.created", session=self._config.echo())
+        self._emit("session.created", session=self._config.body)
 
     def on_call_opened(self, text_tokens: int) -> None:
         """The agent's session is open; ``text_tokens`` is its limit of a text (``Connected.text_tokens``)."""
@@ -332,20 +332,15 @@ class RealtimeConversation:
             case client.ItemCreate():
                 await self._session.wait_until_open()
                 self._creation.create(event)
+            case client.ItemRetrieve():
+                self._items.send(event.item_id)
             case _:
-                self._on_item_event(event)
+                self._truncation.truncate(event)
 
     async def _update(self, event: client.SessionUpdate) -> None:
         await self._session.change(event)
         if self._config.input_format != self._decoder.name:
             self._decoder = AudioDecoder(self._config.input_format)
-
-    def _on_item_event(self, event: client.ItemRetrieve | client.ItemDelete | client.ItemTruncate) -> None:
-        match event:
-            case client.ItemRetrieve():
-                self._items.send(event.item_id)
-            case client.ItemDelete() | client.ItemTruncate():
-                self._truncation.truncate(event)
 
     async def _on_audio_append(self, audio: str) -> None:
         if self._webrtc:

@@ -166,6 +166,7 @@ class InputConfig:
 
     def __init__(self, body: dict[str, Any], *, webrtc: bool = False) -> None:
         self.body = body
+        """The session object of server events; it is not changed, only replaced."""
         self.detection: TurnDetection | None = ServerVad()
         """None: the client ends turns."""
         self.transcription: InputTranscription | None = None
@@ -177,10 +178,6 @@ class InputConfig:
                 "turn_detection": echo_of(self.detection),
             }
         }
-
-    def echo(self) -> dict[str, Any]:
-        """The session object of server events; it is not changed, only replaced."""
-        return self.body
 
     @property
     def input_format(self) -> str:

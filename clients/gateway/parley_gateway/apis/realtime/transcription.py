@@ -116,7 +116,7 @@ class SessionTranscriber:
         self._committed: deque[_Turn] = deque()
         self._texts: list[str] = []
         """Final transcripts of the turn that is not committed."""
-        emit("session.created", session=config.echo())
+        emit("session.created", session=config.body)
 
     def on_failed(self, error: ParleyError) -> None:
         """Report the failure that ends the session."""
@@ -157,7 +157,7 @@ class SessionTranscriber:
             raise ClientEventError(message, code="session_already_started", param="session.audio.input")
         if self._config.input_format != self._decoder.name:
             self._decoder = AudioDecoder(self._config.input_format)
-        self._emit("session.updated", session=self._config.echo())
+        self._emit("session.updated", session=self._config.body)
 
     def _commit(self) -> None:
         check_commit(self._appended_ms - self._committed_ms)

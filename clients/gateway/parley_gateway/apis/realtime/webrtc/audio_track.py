@@ -143,8 +143,6 @@ class TrackSpeaker(AudioOutput):
         self._reported: tuple[str, float] = ("", 0.0)
         self._truncated = ""
         """OpenAI's id of the last response whose audio was dropped in part."""
-        self.dropped_ms = 0.0
-        """Audio that had no room in the track's queue (milliseconds)."""
 
     def play(self, part: Part, audio: AgentAudio) -> None:
         """Append audio of a part."""
@@ -153,7 +151,7 @@ class TrackSpeaker(AudioOutput):
             self._playing, self._finished = part.response_id, False
             self._emit("output_audio_buffer.started", response_id=part.response_id)
         if not self.track.push(audio.response_id, audio.offset_ms, audio.samples):
-            self._drop(part, len(audio.samples))
+            self._warn_of_drop(part)
         self.report_playback()
 
     def finish(self) -> None:
@@ -195,11 +193,10 @@ class TrackSpeaker(AudioOutput):
             self._reported = played
             self._report(response_id, round(played_ms))
 
-    def _drop(self, part: Part, samples: int) -> None:
+    def _warn_of_drop(self, part: Part) -> None:
         if self._truncated != part.response_id:
             self._truncated = part.response_id
             _log.warning("the audio of %s is too long for the queue: some is not played", part.response_id)
-        self.dropped_ms += 1000 * samples / RATE_HZ
 
     def _drained(self) -> None:
         self.report_playback()
