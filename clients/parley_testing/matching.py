@@ -12,28 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.protocol import ToolRequest, ToolRun
+from parley.spoken import ORDINALS, SMALL, TENS, say_number
 from parley_testing.scenario import Alternatives, ExpectedCall
 
-_UNITS = dict(zip("zero one two three four five six seven eight nine".split(), range(10), strict=True))
-_TEENS = dict(
-    zip(
-        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(),
-        range(10, 20),
-        strict=True,
-    )
-)
-_TENS = dict(
-    zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True)
-)
 _SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
-_IRREGULAR = {
-    "first": "one",
-    "second": "two",
-    "third": "three",
-    "fifth": "five",
-    "eighth": "eight",
-    "ninth": "nine",
-    "twelfth": "twelve",
+_VALUES = {word: number for number, word in enumerate(SMALL)} | TENS
+_CARDINALS = {ordinal: word for ordinal, number in ORDINALS.items() for word in say_number(number)} | {
+    f"{scale}th": scale for scale in _SCALES
 }
 _REWRITTEN = (
     (re.compile(r"[\u2018\u2019\u02bc`]"), "'"),
@@ -144,14 +129,14 @@ def _number_at(tokens: list[_Token], at: int) -> tuple[int, str]:
     while end < len(tokens) and (end == at or _JOINS.fullmatch(tokens[end].gap)):
         word, after = tokens[end].text, tokens[end + 1].text if end + 1 < len(tokens) else ""
         linked = (word == "a" and end == at and after in _SCALES) or (
-            word == "and" and end > at and tokens[end - 1].text in _SCALES and (_value(after) or 0) > 0
+            word == "and" and end > at and tokens[end - 1].text in _SCALES and _VALUES.get(after, 0) > 0
         )
         if linked and word == "a":
             number.add_word("one")
-        elif not linked and not number.add_word(_cardinal(word)):
+        elif not linked and not number.add_word(_CARDINALS.get(word, word)):
             break
         end += 1
-        if not linked and _cardinal(word) != word:
+        if word in _CARDINALS:
             return end - at, f"{number.value}th"
     return end - at, str(number.value)
 
@@ -171,7 +156,7 @@ class _Number:
 
     def add_word(self, word: str) -> bool:
         """Add a word, if it belongs to the number; returns whether it does."""
-        scale, value = _SCALES.get(word), _value(word)
+        scale, value = _SCALES.get(word), _VALUES.get(word)
         if scale is not None and self._group:
             if scale == _HUNDRED:
                 self._group, self._least = self._group * scale, scale
@@ -184,23 +169,6 @@ class _Number:
         self._group, self._least = self._group + value, 10 if value >= _TWENTY else 0
         self._empty = False
         return True
-
-
-def _cardinal(word: str) -> str:
-    """The number of an ordinal, "fourteen" for "fourteenth"; other words as they are."""
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    stem = word.removesuffix("th")
-    stem = stem[:-2] + "y" if stem.endswith("ie") else stem
-    return stem if stem in _SCALES or _value(stem) is not None else word
-
-
-def _value(word: str) -> int | None:
-    """Of a number below a hundred that is one word."""
-    for table in (_UNITS, _TEENS, _TENS):
-        if word in table:
-            return table[word]
-    return None
 
 
 def _joined(tokens: list[_Token]) -> list[_Token]:
