@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from parley.calls.folder import EVENTS, CallInfo, open_calls
+from parley.calls.database import CallInfo
+from parley.calls.folder import EVENTS, open_calls
 from parley.calls.transcripts import TranscriptLine, printable, read_transcript
 from parley_client.agent_registration import to_toml
 from parley_client.errors import ClientError

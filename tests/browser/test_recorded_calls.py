@@ -8,7 +8,8 @@ import msgspec
 from playwright.sync_api import expect
 from stack import GatewayProcess
 
-from parley.calls.folder import AUDIO, EVENTS, CallFolder, CallInfo
+from parley.calls.database import CallInfo
+from parley.calls.folder import AUDIO, EVENTS, CallFolder
 
 WORDS = "a <b>table</b> for two"
 LINES = [
@@ -61,11 +62,11 @@ def test_recorded_call_is_shown_played_and_deleted(triton, open_page, tmp_path):
 
             page.once("dialog", lambda question: question.dismiss())
             dialog.get_by_role("button", name="Delete").click()
-            assert len(folder.list()) == 1
+            assert len(folder.entries.newest()) == 1
             page.once("dialog", lambda question: question.accept())
             dialog.get_by_role("button", name="Delete").click()
             expect(dialog).to_contain_text("There are no recorded calls.")
-            assert folder.list() == []
+            assert folder.entries.newest() == []
     finally:
         gateway.stop()
 

@@ -103,7 +103,7 @@ async def test_recorded_call_leaves_files_and_its_webhook_is_called(tmp_path):
     assert (started["type"], ended["type"]) == ("call.started", "call.ended")
     assert started["data"]["session"] == ended["data"]["session"] == call_id
     assert ended["data"]["recorded"]
-    (info,) = CallFolder(calls).list()
+    (info,) = CallFolder(calls).entries.newest()
     assert (info.call, info.session, info.ended, info.incomplete) == (
         ended["data"]["call"],
         call_id,
@@ -168,4 +168,4 @@ async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_
     assert said[2][0] == "agent"
     assert shown["call"]["duration_ms"] == info["duration_ms"] > 0
     assert audio.startswith(b"RIFF")
-    assert CallFolder(tmp_path / "calls").list() == []
+    assert CallFolder(tmp_path / "calls").entries.newest() == []

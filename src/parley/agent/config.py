@@ -182,6 +182,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     model repository."""
     calls_store: str = ""
     """``s3://BUCKET/PREFIX`` for the files of ended calls; ``AWS_`` variables have the rest. Empty: none."""
+    calls_list: str = ""
+    """Database with the list of the calls of all servers of one ``calls_store``,
+    ``postgresql://user@host/name``. Empty: in the folder."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

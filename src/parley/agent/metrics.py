@@ -152,7 +152,7 @@ RECORDINGS = _counter(
     ("outcome",),
     tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
 )
-SPOOL = _gauge("calls_spool_bytes", "Bytes of recordings that wait for the object store")
+SPOOL = _gauge("calls_spool_bytes", "Bytes of recordings that wait for the object store or the list")
 WEBHOOKS = _counter(
     "voice_agent_webhooks",
     "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "
@@ -238,7 +238,7 @@ class AgentMetrics:
         self._metrics.count(RECORDINGS, outcome=incomplete or "complete")
 
     def set_spool(self, size: int) -> None:
-        """Set the bytes of recordings that wait for the object store."""
+        """Set the bytes of recordings that wait for the object store or the list."""
         self._metrics.set(SPOOL, size, model_instance=self._instance)
 
     def on_webhook(self, outcome: Delivery) -> None:

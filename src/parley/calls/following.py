@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.calls.folder import CallInfo, is_call_id, make_call_id, to_iso
+from parley.calls.database import CallInfo
+from parley.calls.folder import is_call_id, make_call_id, to_iso
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
 from parley.checkpoint import CHECKPOINT_VERSION, Resume, SessionState

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sqlite3
 import threading
 import time
 import wave
@@ -20,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.calls.folder import AUDIO, EVENTS, CallFolder, CallInfo, open_private
+from parley.calls.database import CallInfo
+from parley.calls.folder import AUDIO, EVENTS, CallFolder, open_private
 from parley.calls.mixing import RATE, CallMixer
 from parley.calls.settings import RecordSettings
 from parley.tools.base import is_deep
@@ -98,19 +98,16 @@ class CallWriter:
         while True:
             self._wake.clear()
             is_last = self._is_closing
-            try:
-                self.folder.upload_finished()
-                failed, wait_s = False, _RETRY_S
-            except (OSError, sqlite3.Error) as error:
-                _log.error("recorded calls wait: %s", error)
-                failed, wait_s = True, min(2 * wait_s, _RETRY_AT_MOST_S)
-            try:
-                if count := self.folder.delete_due(datetime.now(UTC)):
-                    _log.info("%d recorded calls were deleted: their time was over", count)
-            except (OSError, sqlite3.Error):
-                _log.exception("calls in %s whose time is over could not be deleted", self.folder.path)
+            failed = False
+            for work in (self.folder.upload_finished, partial(self.folder.delete_due, datetime.now(UTC))):
+                try:
+                    work()
+                except (OSError, msgspec.MsgspecError) as error:
+                    _log.error("recorded calls in %s wait: %s", self.folder.path, error)
+                    failed = True
             if is_last:
                 return
+            wait_s = min(2 * wait_s, _RETRY_AT_MOST_S) if failed else _RETRY_S
             self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
 
 

@@ -10,20 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from parley.embeddings.messages import EmbeddingSpace, TextKind
 from parley.engines.base import Embedder
-from parley.errors import ModelLoadingError
+from parley.runtime.postgres import AWAY_S, LOCK_CREATION, bounded_conninfo
 from parley.timeouts import loop_time
 
-_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5}
-"""A host that is gone without a word is given up after 10 s, also while a transaction is rolled back."""
 _WAIT_S = 60.0
 """For another server that makes the same vectors, and for the database's answers."""
-_AWAY_S = 30.0
-"""After a failure the database is left alone."""
-_LOCK_CREATION = 0x7061726C
 _CREATE = """CREATE TABLE IF NOT EXISTS parley_vectors (
     space text, passage bytea, vector bytea NOT NULL, used timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (space, passage))"""
@@ -56,17 +50,9 @@ class SharedEmbedder:
 
     def __init__(self, embedder: Embedder, url: str) -> None:
         self._embedder = embedder
-        self._url = url
+        self._conninfo = bounded_conninfo("knowledge_store", url)
         self._is_created = False
         self._away_until = 0.0
-        try:
-            named = conninfo_to_dict(url)
-        except psycopg.Error:
-            named = {}
-        if not named or "password" in named:
-            raise ModelLoadingError(
-                "knowledge_store must be postgresql://user@host/name, without a password: set PGPASSFILE"
-            )
 
     async def describe(self) -> EmbeddingSpace:
         """See :class:`parley.engines.base.Embedder`."""
@@ -81,9 +67,9 @@ class SharedEmbedder:
             except psycopg.errors.LockNotAvailable:
                 _log.info("another server has not made the vectors of %d passages in time", len(texts))
             except (psycopg.Error, TimeoutError) as error:
-                self._away_until = loop_time() + _AWAY_S
+                self._away_until = loop_time() + AWAY_S
                 reason = str(error).strip() or type(error).__name__
-                _log.warning("vectors of passages are not shared for %g s: %s", _AWAY_S, reason)
+                _log.warning("vectors of passages are not shared for %g s: %s", AWAY_S, reason)
         return await self._embedder.embed(texts, kind=kind)
 
     async def _embed_once(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -91,10 +77,10 @@ class SharedEmbedder:
         space = await self.describe()
         passages = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in texts]
         batch = hashlib.sha256(b"".join([space.fingerprint.encode(), *sorted(passages)])).digest()
-        connecting = psycopg.AsyncConnection.connect(make_conninfo(self._url, **_LIMITS))
+        connecting = psycopg.AsyncConnection.connect(self._conninfo)
         async with await connecting as db:  # a transaction, which frees the lock at its end
             if not self._is_created:
-                await db.execute(_LOCK, [_LOCK_CREATION])
+                await db.execute(LOCK_CREATION)
                 await db.execute(_CREATE)
                 await db.execute(_REMOVE_OLD)
                 await db.commit()

@@ -23,8 +23,7 @@ from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
-from parley.calls.folder import CallFolder
-from parley.calls.store import CallStore
+from parley.calls.folder import open_calls
 from parley.calls.writing import CallWriter
 from parley.engines.base import ChatModel, Closable, Embedder, Recognizer, Synthesizer
 from parley.engines.chat_fallback import NamedChat, join_chats
@@ -156,8 +155,7 @@ class AgentService:
             agent_metrics,
             embedder=make_embedder(parameters, config, loaded),
         )
-        store = CallStore(config.calls_store) if config.calls_store else None
-        calls = CallFolder(parameters.repository.parent / config.calls, store)
+        calls = open_calls(parameters.repository.parent / config.calls, config.calls_store, config.calls_list)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
         self._host = Host(engines, config, self._release, agent_metrics)

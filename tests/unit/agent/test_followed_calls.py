@@ -13,7 +13,8 @@ from agent_fakes import SILENCE, FakeCall, FakeOutlet, FakeRecognizer, calls, op
 from served_agents import Tables, make_agents
 
 from parley.agent.host import Incoming
-from parley.calls.folder import CallFolder, CallInfo
+from parley.calls.database import CallInfo
+from parley.calls.folder import CallFolder
 from parley.calls.transcripts import read_transcript
 from parley.calls.writing import CallWriter
 from parley.chat import ChatMessage
@@ -74,7 +75,7 @@ class Recorded:
 
     def infos(self) -> list[CallInfo]:
         assert self.writer.close(30.0)
-        return self.calls.list()
+        return self.calls.entries.newest()
 
     def info(self) -> CallInfo:
         (one,) = self.infos()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from parley.calls.folder import CallInfo, make_call_id, to_iso
+from parley.calls.database import CallInfo
+from parley.calls.folder import make_call_id, to_iso
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

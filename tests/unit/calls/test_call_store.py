@@ -77,7 +77,7 @@ def test_part_that_goes_on_from_the_same_checkpoint_replaces_no_uploaded_one(fol
         f"{first}.4",
         "calls.sqlite3",
     ]
-    assert [folder.list("restaurant")[at].id for at in (0, 1)] == [second, first]
+    assert [folder.entries.newest("restaurant")[at].id for at in (0, 1)] == [second, first]
 
 
 def test_call_that_goes_on_stays(folder, server):
@@ -101,7 +101,7 @@ def test_call_that_is_deleted_during_its_upload_leaves_nothing(folder, server, m
     monkeypatch.setattr(CallStore, "upload", meet)
     folder.upload_finished()
     assert not server.objects
-    assert folder.list() == []
+    assert folder.entries.newest() == []
 
 
 def test_call_that_is_uploaded_during_its_deletion_leaves_nothing(folder, server, monkeypatch):
@@ -130,7 +130,7 @@ def test_due_call_is_deleted_in_the_store(folder, server):
     folder.upload_finished()
     assert folder.delete_due(NOW + timedelta(days=2)) == 1
     assert not server.objects
-    assert folder.list() == []
+    assert folder.entries.newest() == []
 
 
 def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
@@ -139,7 +139,7 @@ def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
     server.access_key = "another"
     server.requests.clear()
     assert folder.delete_due(NOW + timedelta(days=2)) == 0
-    assert {one.id for one in folder.list()} == entries
+    assert {one.id for one in folder.entries.newest()} == entries
     assert len(server.requests) == 1
 
 
@@ -154,7 +154,7 @@ def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monk
 
     monkeypatch.setattr(shutil, "rmtree", fail)
     assert folder.delete_due(NOW + timedelta(days=3)) == 1
-    assert [one.id for one in folder.list()] == [stuck]
+    assert [one.id for one in folder.entries.newest()] == [stuck]
 
 
 def test_calls_are_uploaded_before_others_are_deleted(folder, server, monkeypatch):

@@ -13,7 +13,8 @@ import pytest
 from call_infos import NOW, info
 
 from parley.calls import writing
-from parley.calls.folder import CallFolder, CallInfo, make_call_id
+from parley.calls.database import CallInfo
+from parley.calls.folder import CallFolder, make_call_id
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
 from parley.protocol import DataCollected, Dtmf, ErrorEvent, ToolRequest, ToolResponse, Transcript, Word
@@ -47,7 +48,7 @@ class Disk:
 
     def close(self) -> CallInfo:
         assert self.writer.close(30.0)
-        (one,) = self.folder.list()
+        (one,) = self.folder.entries.newest()
         return one
 
     @property
@@ -91,7 +92,7 @@ def test_call_that_goes_on_has_readable_files(disk):
     for second in range(1, 13):
         record.add_user(SECOND, float(second))
     disk.wait()
-    (open_call,) = disk.folder.list()
+    (open_call,) = disk.folder.entries.newest()
     assert not open_call.ended
     assert 5.0 <= disk.seconds <= 9.0
     assert not (disk.files / "call.json").exists()
@@ -130,7 +131,7 @@ def test_collected_values_of_a_moved_call_are_hidden_while_it_goes_on(disk):
     moved = info(part=2, collected={"card": "4111"})
     record = CallRecord(disk.writer, moved, RecordSettings(hide=["collected"]), 0.0)
     disk.wait()
-    assert [one.collected for one in disk.folder.list()] == [{}]
+    assert [one.collected for one in disk.folder.entries.newest()] == [{}]
     record.finish(moved, 1.0)
 
 
@@ -201,7 +202,7 @@ def test_nearly_full_disk_takes_no_recording(disk, monkeypatch):
     record.add_user(SECOND, 1.0)
     record.finish(disk.call, 2.0)
     assert disk.writer.close(30.0)
-    assert disk.folder.list() == []
+    assert disk.folder.entries.newest() == []
     assert disk.outcomes == ["disk"]
 
 
@@ -229,7 +230,7 @@ def test_writer_deletes_what_is_due_when_it_starts(tmp_path):
     folder = CallFolder(tmp_path / "calls")
     folder.begin(info(NOW, days=1, call=make_call_id(NOW)))
     CallWriter(folder, lambda _: None).close(30.0)
-    assert folder.list() == []
+    assert folder.entries.newest() == []
 
 
 def test_recordings_do_not_wait_for_the_deletion_of_others(tmp_path, monkeypatch):
@@ -239,6 +240,6 @@ def test_recordings_do_not_wait_for_the_deletion_of_others(tmp_path, monkeypatch
     record = disk.record()
     record.finish(info(call=disk.call.call, ended=True), 1.0)
     disk.wait()
-    assert [one.ended for one in disk.folder.list()] == [True]
+    assert [one.ended for one in disk.folder.entries.newest()] == [True]
     goes_on.set()
     disk.close()

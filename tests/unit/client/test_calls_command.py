@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from parley.calls.folder import CallFolder, CallInfo
+from parley.calls.database import CallInfo
+from parley.calls.folder import CallFolder
 from parley_client.cli.program import main
 from parley_testing.scenario import ExpectedCall
 from parley_testing.scenario_file import load_scenarios
@@ -103,7 +104,7 @@ def test_call_is_exported_and_deleted(folder, capsys, tmp_path):
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["call.json", "events.jsonl"]
     assert parley(capsys, "calls", "export", entry, "--out", "copy")[0] == 2
     assert parley(capsys, "calls", "delete", entry)[0] == 0
-    assert folder.list() == []
+    assert folder.entries.newest() == []
 
 
 @pytest.mark.parametrize("action", ["show", "delete"])
@@ -119,7 +120,7 @@ def test_file_that_is_no_list_is_an_error(folder, capsys):
     (folder.path / "calls.sqlite3").write_text("no database")
     status, _, err = parley(capsys, "calls", "list")
     assert status == 2
-    assert "the list of calls cannot be used" in err
+    assert "calls.sqlite3 cannot be used: file is not a database" in err
 
 
 def test_call_becomes_a_scenario(folder, capsys, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -17,7 +16,8 @@ from fastapi import APIRouter, FastAPI, Request
 from msgspec import Meta
 from starlette.responses import Response
 
-from parley.calls.folder import AUDIO, EVENTS, CallInfo, CallScope, open_calls
+from parley.calls.database import CallInfo, CallScope
+from parley.calls.folder import AUDIO, EVENTS, open_calls
 from parley.calls.store import OpenFile
 from parley.calls.transcripts import CallTranscript, read_transcript
 from parley.errors import CallNotFoundError, ModelLoadingError
@@ -56,7 +56,7 @@ class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The most calls of one answer."""
     before: Annotated[str, Meta(pattern=r"^([0-9TZ:.-]{4,24}(_[0-9a-f.-]{1,40})?)?$")] = ""
     """`next` of the answer before, or a time such as `2026-05-04T12:00`: only calls that began before it."""
-    agent: Annotated[str, Meta(max_length=MAX_AGENT_NAME)] = ""
+    agent: Annotated[str, Meta(max_length=MAX_AGENT_NAME, pattern="^[a-z0-9_-]*$")] = ""
     """Only calls of this agent."""
 
 
@@ -158,7 +158,7 @@ class RecordedCalls:
             return await asyncio.wrap_future(threads.submit(work, *args))
         except (CallNotFoundError, FileNotFoundError) as error:  # its text has the folder
             raise CallNotFoundError("there is no such call") from error
-        except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError) as error:
             _log.exception("recorded calls in %s cannot be used", self._folder.path)
             raise CallsUnavailableError(
                 "recorded calls cannot be used now; the gateway's log says why"
@@ -166,7 +166,7 @@ class RecordedCalls:
 
     def _list(self, wanted: CallQuery, scope: CallScope) -> bytes:
         started, _, entry = wanted.before.partition("_")
-        found = self._folder.list(wanted.agent, wanted.limit + 1, scope, (started, entry))
+        found = self._folder.entries.newest(wanted.agent, wanted.limit + 1, scope, (started, entry))
         shown = found[: wanted.limit]
         after = f"{shown[-1].started}_{shown[-1].id}" if len(found) > len(shown) else None
         return msgspec.json.encode(CallList(calls=list(map(_without_owner, shown)), next=after))
@@ -229,7 +229,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return APIRouter()
     try:
         calls = RecordedCalls(gateway, Path(gateway.settings.calls.folder))
-    except ModelLoadingError as error:  # of the store
+    except ModelLoadingError as error:  # of the store or the list
         raise GatewaySettingsError(str(error)) from error
 
     @asynccontextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sqlite3
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from parley.calls.folder import DEFAULT_FOLDER, EVENTS, CallInfo, open_calls
+from parley.calls.database import CallInfo
+from parley.calls.folder import DEFAULT_FOLDER, EVENTS, open_calls
 from parley.calls.transcripts import printable, read_transcript
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import count
@@ -65,13 +65,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     Raises:
         CallNotFoundError: there is no such call.
-        UsageError: the folder cannot be used.
+        UsageError: the folder, the store or the list cannot be used.
     """
     folder = open_calls(args.folder)
     try:
         match args.action:
             case "list":
-                _list(folder.list(args.agent, args.limit), console, as_json=args.json)
+                _list(folder.entries.newest(args.agent, args.limit), console, as_json=args.json)
             case "show":
                 with folder.open(args.id, name=EVENTS) as (info, files):
                     _show(info, files, console)
@@ -83,8 +83,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 for entry in args.id:
                     folder.delete(entry)
                     console.print(f"Deleted: {entry}", markup=False, highlight=False)
-    except sqlite3.Error as error:
-        raise UsageError(f"{args.folder}: the list of calls cannot be used: {error}") from error
     except OSError as error:
         raise UsageError(f"{error.filename or args.folder}: {error.strerror or error}") from error
     return 0

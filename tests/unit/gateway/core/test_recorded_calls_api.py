@@ -187,6 +187,12 @@ async def test_gateway_does_not_start_with_a_store_that_is_none(gateway, recorde
         await gateway(polite, calls={"folder": str(recorded.folder.path)})
 
 
+async def test_gateway_does_not_start_with_a_shared_list_without_a_store(gateway, recorded, monkeypatch):
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_LIST", "postgresql://parley@db/calls")
+    with pytest.raises(GatewaySettingsError, match="calls_list needs calls_store"):
+        await gateway(polite, calls={"folder": str(recorded.folder.path)})
+
+
 async def test_owner_of_a_call_is_that_of_its_key_whatever_the_client_sends(guarded):
     refused = await guarded.http.post(
         "/v1/sessions", json={"owner": owner_of("ben")}, headers=HEADERS["anna"]

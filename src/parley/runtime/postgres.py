@@ -1,0 +1,89 @@
+"""PostgreSQL databases that settings name."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from parley.errors import ModelLoadingError
+
+_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5}
+"""A host that is gone without a word is given up after 10 s, also while a transaction is rolled back."""
+_WAIT_S = 10.0
+AWAY_S = 30.0
+"""After a failure the database is left alone."""
+LOCK_CREATION = f"SELECT pg_advisory_xact_lock({0x7061726C})"
+"""Two servers that create a table at once would fail, though it may be there already."""
+
+
+def bounded_conninfo(setting: str, url: str) -> str:
+    """How to connect to the database of a setting, with limits of time.
+
+    Raises:
+        ModelLoadingError: the URL cannot be used, or has a password, which logs would show.
+    """
+    try:
+        named = conninfo_to_dict(url)
+    except psycopg.Error:
+        named = {}
+    if not named or "password" in named:
+        raise ModelLoadingError(
+            f"{setting} must be postgresql://user@host/name, without a password: set PGPASSFILE"
+        )
+    return make_conninfo(url, **_LIMITS)
+
+
+class SharedTables:
+    """Tables that are made when they are not there. Calls may come from several threads, and block.
+
+    Args:
+        setting: names the database.
+        url: of the database, as :func:`bounded_conninfo` takes it.
+        create: makes the tables.
+    """
+
+    def __init__(self, setting: str, url: str, create: str) -> None:
+        self._setting = setting
+        self._conninfo = bounded_conninfo(setting, url)
+        self._create = f"{LOCK_CREATION};{create}".encode()  # one transaction
+        self._away_until = 0.0
+
+    def ask(self, statement: str, *values: str | int | bytes | None) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows.
+
+        Raises:
+            OSError: the database has failed, or takes longer than 10 s.
+        """
+        if monotonic() < self._away_until:
+            raise OSError(f"{self._setting}: the database has failed less than {AWAY_S:g} s ago")
+        try:
+            with (
+                psycopg.connect(self._conninfo, autocommit=True) as db,
+                socket.socket(fileno=os.dup(db.fileno())) as line,
+            ):
+                # A server that hangs keeps the connection open.
+                late = threading.Timer(_WAIT_S, line.shutdown, [socket.SHUT_RDWR])
+                late.start()
+                try:
+                    return self._run(db, statement.encode(), values)
+                finally:
+                    late.cancel()
+        except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError):
+                self._away_until = monotonic() + AWAY_S
+            raise OSError(f"{self._setting}: {' '.join(str(error).split())}") from error
+
+    def _run(self, db: psycopg.Connection, statement: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            cursor = db.execute(statement, values)
+        except psycopg.errors.UndefinedTable:  # only now: not every user may create tables
+            db.execute(self._create)
+            cursor = db.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []
