@@ -42,6 +42,9 @@ def _varied():
         "calls-claim",
         merge(cpu, {"worker": {"agents": {"greeter": greeter}, "callsClaim": "parley-calls"}}),
     )
+    shared = {"STORE": "s3://calls/all", "LIST": "postgresql://parley@db/calls"}
+    env = [{"name": f"PARLEY_VOICE_AGENT_CALLS_{name}", "value": value} for name, value in shared.items()]
+    yield "calls-shared", merge(cpu, {"worker": {"agents": {"greeter": greeter}, "env": env}})
     yield "gpu-hub", merge(gpu, NEEDED, {"weights": hub})
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})

@@ -153,10 +153,19 @@
 {{- if and $worker.voices.uri .Values.networkPolicy.enabled (not .Values.networkPolicy.weightsCidrs) -}}
 {{- fail "worker.voices.uri is in S3, and networkPolicy.weightsCidrs is empty: name the networks that workers may reach with port 443" -}}
 {{- end -}}
+{{- $named := dict -}}
 {{- range $worker.env -}}
-{{- if and (eq .name "PARLEY_VOICE_AGENT_CALLS_STORE") (or .value .valueFrom) (not $worker.callsClaim) -}}
-{{- fail "worker.env names a store of calls, and worker.callsClaim is empty: the list of calls would go with its pod, and nothing would delete their files" -}}
+{{- if or .value .valueFrom -}}
+{{- $_ := set $named .name true -}}
 {{- end -}}
+{{- end -}}
+{{- $isListed := hasKey $named "PARLEY_VOICE_AGENT_CALLS_LIST" -}}
+{{- $isStored := hasKey $named "PARLEY_VOICE_AGENT_CALLS_STORE" -}}
+{{- if and $isStored (not $isListed) (not $worker.callsClaim) -}}
+{{- fail "worker.env names a store of calls and no PARLEY_VOICE_AGENT_CALLS_LIST, and worker.callsClaim is empty: the list of calls would go with its pod, and nothing would delete their files" -}}
+{{- end -}}
+{{- if and $isListed (not $isStored) -}}
+{{- fail "worker.env names a list of calls, and no PARLEY_VOICE_AGENT_CALLS_STORE: their files would go with their pods" -}}
 {{- end -}}
 {{- if ne (empty .Values.workerTls.workerSecret) (empty .Values.workerTls.gatewaySecret) -}}
 {{- fail "workerTls: workerSecret and gatewaySecret are set together, because workers demand a certificate of gateways" -}}
