@@ -1,9 +1,10 @@
-"""How exactly values are collected by telephone: free recognition against collecting with one question more.
+"""How exactly values are collected by telephone: free recognition against the dialogue that collects them.
 
 Synthetic callers say phone numbers, codes, card numbers, addresses, names, dates, times, numbers and choices.
 The audio goes through babble, G.711 and lost packets to Moonshine, in this process. ``free`` is the best
-transcript with figures and addresses in their written form. ``collected`` is the value after the first answer
-and one more: the caller agrees, corrects a part, or says all of it again with words of the spelling alphabet.
+transcript with figures and addresses in their written form; ``first`` and ``second`` are the values after one
+answer and two, ``exact`` those that the caller has confirmed. The caller agrees when the value is read back,
+else corrects a part or says all of it again with words of the spelling alphabet, in other words each time.
 Ends with status 1 where fewer values than ``--least`` are exact.
 """
 
@@ -24,8 +25,9 @@ from harness.recordings import SYNTHETIC, load_recordings
 from harness.report import describe_processor
 from numpy.typing import NDArray
 
+from parley.agent.collecting import wording
 from parley.agent.collecting.checks import iban, luhn
-from parley.agent.collecting.dialogue import Dialogue, Outcome
+from parley.agent.collecting.dialogue import Dialogue
 from parley.agent.collecting.reading import UserAnswer, read
 from parley.agent.collecting.spelling import WORDS
 from parley.asr.itn import inverse_normalizer
@@ -41,15 +43,21 @@ Pcm: TypeAlias = NDArray[np.int16]
 _TODAY = date(2026, 11, 29)
 _DIGITS = "zero one two three four five six seven eight nine".split()
 _WORD = {letter: word.capitalize() for word, letter in WORDS.items()}
+_PLACES = 12
+"""Of longer codes the caller corrects no single one."""
 _BATCH = 20
 """Lines that are spoken together; each batch goes into the cache."""
 _JOIN_MS = 20_000
 _PACKET = RATE // 50
 _NAMES = (
+    "Julia Weber, Simon Clarke, Greta Olsen, Frank Dubois, Alice Quinn, Martin Vogel, Sophie Lambert, "
+    "Jack Fowler, Irene Kovacs, Walter Young, Zoe Hartley, Ben Ximenes, "
     "Anna Miller, Peter Smyth, Laura Jansen, Tom Becker, Maria Gomez, David Hughes, Emma Fischer, "
     "Paul Novak, Nina Patel, Oscar Brandt, Helen Carver, Victor Stone"
 ).split(", ")
 _CHOICES = "Garden room,Sea view,Roof terrace,Wine cellar,Corner table,Quiet floor,Family suite".split(",")
+_FORMS = ("{0} as in {1}", "{1}", "{0} for {1}")
+"""How the caller names a letter, another way each time."""
 _HOSTS = ("example.com", "gmail.com", "parley.org")
 
 
@@ -61,50 +69,89 @@ class Case:
     truth: str
     first: str
     """What the caller says first."""
-    again: str
-    """The value said slowly."""
+    again: Sequence[str]
+    """The value said slowly, in other words each time."""
     voice: str
     heard: str = ""
-    asked: Outcome = field(default_factory=Outcome)
+    turns: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """What the caller said, what was heard, what the agent said then, and its value."""
     reply: str = ""
-    heard_reply: str = ""
-    value: str = ""
+    """What the caller says next; empty: the dialogue has ended."""
     dialogue: Dialogue = field(init=False)
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue([self.what])
         self.dialogue.ask(self.what.name)
+        self.reply = self.first
+
+    @property
+    def kind(self) -> str:
+        """Its row of the table."""
+        return self.what.check or self.what.kind
 
     @property
     def free(self) -> bool:
         """Whether the best transcript has the value."""
         return _has(self.what.kind, self.heard, self.truth)
 
+    def value(self, answers: int | None = None) -> str:
+        """What is collected after so many answers; of all, only what the caller has confirmed."""
+        return self.turns[:answers][-1][-1]
 
-def cases(count: int) -> list[Case]:
+    def hear(self, heard: UserAnswer) -> None:
+        """The agent's turn, and what the caller says to it."""
+        outcome = self.dialogue.on_turn(heard, _TODAY)
+        value = outcome.value if outcome.field else self.dialogue.state.value
+        self.turns.append((self.reply, heard.text, outcome.say, value))
+        self.reply = "" if outcome.field else self._answer(outcome.say)
+
+    def _answer(self, asked: str) -> str:
+        state = self.dialogue.state
+        if asked == wording.read_back(self.what, self.truth):
+            return "Yes, that's right."
+        if state.phase == "part" and 0 <= state.place < len(self.truth):
+            return f"{_slow(self.truth[state.place])}."
+        again = self.again[(len(self.turns) - 1) % len(self.again)]
+        if state.phase != "confirm":
+            return again
+        split = str.split if self.what.kind == "name" else list
+        read, right = split(state.value), split(self.truth)
+        wrong = [pair for pair in zip(read, right, strict=False) if pair[0] != pair[1]]
+        if len(wrong) == 1 and len(read) == len(right):
+            if self.what.kind == "name":
+                return f"No, {wrong[0][1]}, spelled {_slow(wrong[0][1])}."
+            if self.what.kind == "code" and len(right) < _PLACES and len(self.turns) == 1:
+                return f"No, not {_plain(wrong[0][0])}, {_slow(wrong[0][1])}."
+        return f"No, {again}"
+
+
+def cases(count: int, seed: int) -> list[Case]:
     """``count`` values of each of ten kinds."""
-    draw = random.Random(7)
+    draw = random.Random(seed)
     found: list[Case] = []
     voices = list(KOKORO.voices)
 
-    def add(truth: str, first: str, again: str, **options: object) -> None:
+    def add(truth: str, first: str, again: Sequence[str], **options: object) -> None:
         one = CollectField(name="value", **options)  # type: ignore[arg-type]
         found.append(Case(one, truth, first, again, voices[len(found) % len(voices)]))
 
     def digits(number: int) -> str:
         return "".join(draw.choice("0123456789") for _ in range(number))
 
+    def slow(text: str, said: str = "{}.") -> list[str]:
+        return [said.format(_slow(text, form)) for form in _FORMS]
+
     for index in range(count):
         phone = "0" + digits(9)
-        add(phone, f"My number is {_grouped(phone)}.", f"{_slow(phone)}.", kind="phone", length=10)
+        add(phone, f"My number is {_grouped(phone)}.", slow(phone), kind="phone", length=10)
         code = "".join(draw.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(2)) + digits(4)
-        add(code, f"It's {_plain(code)}.", f"{_slow(code)}.", kind="code", pattern="AA9999")
+        add(code, f"It's {_plain(code)}.", slow(code), kind="code", pattern="AA9999")
         card = digits(15)
         card = next(card + last for last in "0123456789" if luhn(card + last))
         add(
             card,
             f"{_grouped(card, 4)}.",
-            f"{_slow(card)}.",
+            slow(card),
             kind="code",
             length=16,
             check="luhn",
@@ -112,33 +159,44 @@ def cases(count: int) -> list[Case]:
         )
         account = digits(18)
         account = next(f"DE{check:02}{account}" for check in range(2, 99) if iban(f"DE{check:02}{account}"))
-        add(account, f"{_plain(account[:2])}, {_grouped(account[2:], 2)}.", f"{_slow(account)}.", kind="code",
+        add(account, f"{_plain(account[:2])}, {_grouped(account[2:], 2)}.", slow(account), kind="code",
             length=22, check="iban", pattern="DE" + "9" * 20)  # fmt: skip
-        name = _NAMES[index % len(_NAMES)]
+        name = _NAMES[(index + seed * 12) % len(_NAMES)]
         last = name.split()[1]
         spelled = ", ".join(last.upper())
         add(
             name,
             f"My name is {name}. {last} is spelled {spelled}.",
-            f"{name}, spelled {_slow(last)}.",
+            slow(last, name + ", spelled {}."),
             kind="name",
         )
         host = draw.choice(_HOSTS)
         local = f"{name.split()[0].lower()}.{last.lower()}"
         at_host = host.replace(".", " dot ")
         add(f"{local}@{host}", f"My email is {local.replace('.', ' dot ')} at {at_host}.",
-            f"{_slow(local)} at {at_host}.", kind="email")  # fmt: skip
+            slow(local, "{} at " + f"{at_host}."), kind="email")  # fmt: skip
         day = _TODAY + timedelta(days=draw.randrange(1, 300))
         ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day // 10 != 1 else 0, "th")
         said = f"{day:%B} {day.day}{ending}"
-        add(day.isoformat(), f"On {said}, please.", f"{said}.", kind="date")
+        add(
+            day.isoformat(),
+            f"On {said}, please.",
+            [f"{said}.", f"The {day.day}{ending} of {day:%B}."],
+            kind="date",
+        )
         clock = f"{draw.randrange(24):02}:{draw.choice((0, 15, 30, 40)):02}"
         when = say_time_of(clock)
-        add(clock, f"At {when}, please.", f"{when}.", kind="time")
+        add(clock, f"At {when}, please.", [f"{when}.", f"At {when}."], kind="time")
         number = str(draw.randrange(11, 100))
-        add(number, f"We are {number}.", f"{_slow(number)}.", kind="number")
+        add(number, f"We are {number}.", [f"{_slow(number)}.", f"The number is {number}."], kind="number")
         choice = draw.choice(_CHOICES)
-        add(choice, f"The {choice.lower()}, please.", f"{choice}.", kind="choice", values=_CHOICES)
+        add(
+            choice,
+            f"The {choice.lower()}, please.",
+            [f"{choice}.", f"I would like the {choice}."],
+            kind="choice",
+            values=_CHOICES,
+        )
     return found
 
 
@@ -152,42 +210,18 @@ def _plain(code: str) -> str:
     return ", ".join(_DIGITS[int(one)] if one.isdecimal() else one for one in code)
 
 
-def _slow(text: str) -> str:
+def _slow(text: str, form: str = _FORMS[0]) -> str:
     """Digits one by one, letters with a word of the spelling alphabet."""
     parts = [
         _DIGITS[int(one)]
         if one.isdecimal()
-        else f"{one.upper()} as in {_WORD[one.upper()]}"
+        else form.format(one.upper(), _WORD[one.upper()])
         if one.isalpha()
         else "dot"
         for one in text
         if one.isalnum() or one == "."
     ]
     return ", ".join(parts)
-
-
-def answer(case: Case) -> str:
-    """What the caller says to the question: empty where nothing is asked any more."""
-    state = case.dialogue.state
-    if case.asked.field:
-        return ""
-    if state.phase == "confirm":
-        if state.value == case.truth:
-            return "Yes, that's right."
-        wrong = [
-            at for at, pair in enumerate(zip(state.value, case.truth, strict=False)) if len(set(pair)) > 1
-        ]
-        if (
-            len(state.value) == len(case.truth)
-            and len(wrong) == 1
-            and wrong[0] < 12
-            and case.what.kind == "code"
-        ):
-            return f"No, not {_plain(state.value[wrong[0]])}, {_slow(case.truth[wrong[0]])}."
-        return f"No, {case.again}"
-    if state.phase == "part" and state.place >= 0:
-        return f"{_slow(case.truth[state.place])}."
-    return case.truth if state.phase == "part" and case.truth in (state.one, state.other) else case.again
 
 
 def _has(kind: CollectKind, text: str, truth: str) -> bool:
@@ -224,21 +258,18 @@ class Callers:
 
 
 def run(found: Sequence[Case], callers: Callers) -> None:
-    """Hold all calls: first all first answers, then all second ones."""
-    callers.speak([Line(one.first, one.voice) for one in found])
-    for seed, one in enumerate(found):
-        heard = callers.hear(Line(one.first, one.voice), seed, ())
-        one.heard = heard.text
-        if one.what.values:
-            heard = callers.hear(Line(one.first, one.voice), seed, one.what.values)
-        one.asked = one.dialogue.on_turn(heard, _TODAY)
-        one.value, one.reply = one.asked.value, answer(one)
-    callers.speak([Line(one.reply, one.voice) for one in found if one.reply])
-    for seed, one in enumerate(found):
-        if one.reply:
-            heard = callers.hear(Line(one.reply, one.voice), len(found) + seed, one.dialogue.phrases)
-            one.heard_reply = heard.text
-            one.value = one.dialogue.on_turn(heard, _TODAY).value or one.dialogue.state.value
+    """Hold all calls until each has ended: all first answers, then all second ones, and so on."""
+    seed = 0
+    while talking := [one for one in found if one.reply]:
+        callers.speak([Line(one.reply, one.voice) for one in talking])
+        for number, one in enumerate(found, seed):
+            if one.reply:
+                line = Line(one.reply, one.voice)
+                heard = callers.hear(line, number, one.dialogue.phrases)
+                if not one.turns:
+                    one.heard = callers.hear(line, number, ()).text if one.what.values else heard.text
+                one.hear(heard)
+        seed += len(found)
 
 
 def main() -> int:
@@ -251,23 +282,26 @@ def main() -> int:
     add("--snr", type=int, choices=(0, 5, 10, 20), default=20, help="of the babble in dB; 0: none")
     add("--loss", type=float, default=0.02, help="share of lost packets (default: %(default)s)")
     add("--least", type=float, default=0.0, help="share of exact values below which the status is 1")
+    add(
+        "--seed", type=int, default=7, help="of the values; even ones have other names (default: %(default)s)"
+    )
     add("--show", action="store_true", help="print the calls whose value is not exact")
     args = parser.parse_args()
-    found = cases(args.count)
+    found = cases(args.count, args.seed)
     run(found, Callers(args.snr, args.loss))
     print(f"G.711, babble {args.snr} dB, {args.loss:.0%} loss; {describe_processor()}")
-    print("kind     | values | free exact   | first answer | collected exact")
-    kinds = {one.what.check or one.what.kind: None for one in found}
-    for kind in [*kinds, "all"]:
-        mine = [one for one in found if kind in ("all", one.what.check or one.what.kind)]
-        free, exact = (sum(one.free for one in mine), sum(one.value == one.truth for one in mine))
-        agreed = sum(one.reply.startswith("Yes") for one in mine)
-        shares = " | ".join(f"{part / len(mine):12.1%}" for part in (free, agreed, exact))
-        print(f"{kind:8} | {len(mine):6} | {shares}")
+    print("kind     | values |   free |  first | second |  exact | questions | wrong confirmed | given up")
+    for kind in [*dict.fromkeys(one.kind for one in found), "all"]:
+        mine = [one for one in found if kind in ("all", one.kind)]
+        right = [sum(one.value(answers) == one.truth for one in mine) for answers in (1, 2, None)]
+        shares = " | ".join(f"{part / len(mine):6.1%}" for part in (sum(one.free for one in mine), *right))
+        questions = sum(len(one.turns) for one in mine) / len(mine)
+        given_up = sum(not one.value() for one in mine)
+        wrong = len(mine) - right[-1] - given_up
+        print(f"{kind:8} | {len(mine):6} | {shares} | {questions:9.1f} | {wrong:15} | {given_up:8}")
     for one in found if args.show else ():
-        if one.value != one.truth:
-            print(
-                f"{one.what.check or one.what.kind} {one.truth!r}\n  1 {one.heard!r}\n  ? {one.asked.say!r}"
-            )
-            print(f"  2 {one.reply!r}\n    {one.heard_reply!r}\n  = {one.value!r}")
-    return int(sum(one.value == one.truth for one in found) < args.least * len(found))
+        if one.value() != one.truth:
+            print(f"{one.kind} {one.truth!r} = {one.value()!r}")
+            for turn in one.turns:
+                print("  caller {!r}\n  heard  {!r}\n  agent  {!r}".format(*turn))
+    return int(sum(one.value() == one.truth for one in found) < args.least * len(found))

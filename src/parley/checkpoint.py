@@ -168,6 +168,8 @@ class CollectState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Answers that were no possible value."""
     left: int = 0
     """Answers about something else, which the language model has answered."""
+    read_backs: int = 0
+    """Values that were read back."""
     one: str = ""
     other: str = ""
     """What the doubtful part may be."""

@@ -170,6 +170,7 @@ def test_choices_of_equal_distance_are_in_doubt():
         ("code", "ABB", "the third letter is D", "ABD"),
         ("code", "AG42", "No, not a, be as in bravo.", "BG42"),
         ("name", "Jan Smith", "Y as in Yankee", "Jan Smyth"),
+        ("name", "Mario Gomez", "No, Mario, spelled M as in Mike, O as in Alpha, R, I, A.", "Maria Gomez"),
     ],
 )
 def test_a_correction_changes_only_the_part_that_it_names(kind, before, text, after):
@@ -192,6 +193,7 @@ def test_a_correction_of_no_clear_part_changes_nothing(text):
         ("p.s.n. papa e.s.n. echo, t.s.n. tango", "PET"),
         ("N as a geno-vember. O as in asker, m as in might", "NOM"),
         ("e as in zoom, M for mother, T as in Tom", "ZMT"),
+        ("O as in Alpha, K as in Kilo, 4", "AK4"),
         ("Fox Strut, I as an India, G as in Golf", "FIG"),
     ],
 )
@@ -199,11 +201,57 @@ def test_letters_named_by_words_are_read_where_all_else_is_misheard(text, expect
     assert spell(text, letters=True).text == expected
 
 
-def test_an_address_spelled_with_words_is_read_where_as_in_is_misheard():
-    heard = (
-        "No M. Asin Might, Alazin Alpha, are asin Romeo. I as in India, dot, G as in Gulf at example dot com."
-    )
-    assert value("email", heard.replace("M. Asin Might", "M as in Mike")) == "mari.g@example.com"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                "M. Asin Might, Alazin Alpha, are asin Romeo. I as India, dot, O as in asker m as in might, e "
+                "as in echo, e as in zoom at example dot com."
+            ),
+            "mari.omez@example.com",
+        ),
+        ("p.s.n. papa e.s.n. echo, r.s.n. Romeo. A dot, S as in Sierra at example.com.", "per.s@example.com"),
+        (
+            "as in Alpha and as in November, Diaz and Delta, he as in Tango at example.com. Oh, no.",
+            "andt@example.com",
+        ),
+        ("p as in Papa, O as in Alpha, U as in Uniform, Y as in Echo at Game.com.", "paue@gmail.com"),
+        ("Sierra, Tango, Oscar, dot, Romeo, Mike at example dot com", "sto.rm@example.com"),
+    ],
+)
+def test_an_address_spelled_with_words_is_read_where_all_else_is_misheard(text, expected):
+    assert value("email", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                "Helen Carver, Philadelphia and Charlie, Evan Alpha, R. Evan Romeo, V. Evan Victor, E. Evan "
+                "Echo, R. Evan Romeo."
+            ),
+            "Helen Carver",
+        ),
+        (
+            (
+                "No Victor Stone, Beld Esses and Sierra, Tia's in Tango, O was an Oscar, and as a November, "
+                "E as an Echo."
+            ),
+            "Victor Stone",
+        ),
+        ("1. My name is Victor Stone. Donus Felt, S-T-O-N-E.", "Victor Stone"),
+        ("My name is Nina Patel, Patelisfeld, P-A-T-E-L.", "Nina Patel"),
+        ("Oscar Brand. Bravo, Romeo, Alpha, November, Delta, Tango.", "Oscar Brandt"),
+    ],
+)
+def test_a_name_ends_with_what_is_spelled_also_where_the_words_between_are_misheard(text, expected):
+    assert value("name", text) == expected
+
+
+def test_or_between_digits_is_a_four():
+    assert value("phone", "058, six or nine, two") == "0586492"
 
 
 def test_words_for_letters_are_expected_once_a_value_was_wrong():
@@ -297,6 +345,14 @@ def test_a_value_that_cannot_be_is_asked_again_three_times_at_most():
     assert "keys of your phone" in dialogue.on_turn(UserAnswer("five five five"), TODAY).say
     given_up = dialogue.on_turn(UserAnswer("five"), TODAY)
     assert (given_up.field, given_up.value, given_up.say) == ("it", "", "")
+
+
+def test_values_that_the_user_denies_again_and_again_are_given_up():
+    dialogue = Dialogue([field("phone")])
+    dialogue.ask("it")
+    outcomes = [dialogue.on_turn(UserAnswer("no, " + "5" * (4 + digit)), TODAY) for digit in range(7)]
+    assert all(outcome.say for outcome in outcomes[:-1])
+    assert (outcomes[-1].field, outcomes[-1].value) == ("it", "")
 
 
 def test_keys_are_digits():

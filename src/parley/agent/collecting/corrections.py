@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from parley.agent.collecting.checks import places_of, write
-from parley.agent.collecting.reading import MAX_TEXT, Doubt, has_letters, in_form
+from parley.agent.collecting.reading import MAX_TEXT, Doubt, find_like, has_letters, in_form, read_name
 from parley.agent.collecting.spelling import Spelled, sound_alike, spell
 from parley.protocol import CollectField
 
@@ -53,6 +53,8 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
         return _answer(doubt, text)
     if field.kind in ("date", "time", "text"):
         return None
+    if field.kind == "name" and (renamed := _word_replaced(field, value, text)):
+        return renamed
     letters = has_letters(field)
     plain, mask = value, field.pattern
     if field.kind in ("code", "number", "phone"):
@@ -66,6 +68,13 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
         if form is not None:
             return form
     return None
+
+
+def _word_replaced(field: CollectField, value: str, text: str) -> str | None:
+    """Read "Maria, spelled M, A, R, I, A": the word of a name that is most like it."""
+    words, new = value.split(), read_name(field, text)
+    at = find_like(words, new.value) if new.spelled is not None and " " not in new.value else None
+    return " ".join([*words[:at], new.value, *words[at + 1 :]]) if at is not None and words[1:] else None
 
 
 def _answer(doubt: Doubt | None, text: str) -> str | None:

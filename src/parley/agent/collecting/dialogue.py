@@ -20,6 +20,8 @@ MOST_ATTEMPTS = 3
 """Answers that were no possible value; then the field is given up."""
 MOST_LEFT = 3
 """Answers about something else; then it is given up too."""
+MOST_READ_BACKS = 6
+"""Values that are read back; one more is given up."""
 _SURE = 0.6
 """Confidence of the recogniser from which ``if_unsure`` does without a read-back."""
 _LONGEST_CHOICE = 12
@@ -143,7 +145,10 @@ class Dialogue:
     def _accept(self, field: CollectField, value: str, *, sure: bool) -> Outcome:
         if field.confirm == "never" or (field.confirm == "if_unsure" and sure):
             return self._done(value, confirmed=False)
-        self._change(phase="confirm", value=value)
+        if self.state.read_backs >= MOST_READ_BACKS:
+            self.stop()
+            return Outcome(field=field.name)
+        self._change(phase="confirm", value=value, read_backs=self.state.read_backs + 1)
         return Outcome(wording.read_back(field, value))
 
     def _again(self, field: CollectField, text: str) -> Outcome:

@@ -9,7 +9,7 @@ from datetime import date, time
 
 from parley.agent.collecting.checks import CHECKS, PLACES, fits, places_of, write
 from parley.agent.collecting.distance import distances
-from parley.agent.collecting.spelling import WORDS, Group, Spelled, combine, hypotheses, spell
+from parley.agent.collecting.spelling import SIGNS, WORDS, Group, Spelled, combine, hypotheses, spell
 from parley.asr.itn import inverse_normalizer
 from parley.protocol import CollectField, CollectKind
 from parley.spoken import read_day, read_time
@@ -32,12 +32,15 @@ _LEAD = re.compile(
     r"my|(?:full |first |last |family |sur)?name|is|called|under|make it|no|sorry|actually|here)\b[\s,.!]*)+",
     re.IGNORECASE,
 )
+_NAME_IS = re.compile(r"\A.*?\bname is\b", re.IGNORECASE)
 _SPELLED = re.compile(
     r"\b(?:(?:that'?s|it'?s|that is|is|i) )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE
 )
 _WORDS = re.compile(r"[a-z]+|[0-9]+")
 _NO_NUMBERS = re.compile(r"\b(?:for|to|too|won|ate)\b")
 """Words that sound like numbers."""
+_AT = re.compile(r"\bat\b|@", re.IGNORECASE)
+_HOST = re.compile(r".*(?:\bdot |\.(?=\w))\w+", re.IGNORECASE | re.DOTALL)
 _AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
 _SINGLE_LETTER = re.compile(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", re.IGNORECASE)
 _BEFORE_EMAIL = re.compile(r"^(?:my |the |is |e-?mail |mail |address |it'?s )+")
@@ -49,15 +52,7 @@ _LIKE_GMAIL = frozenset({"game", "gain", "gmale", "gmall"})
 """What recognisers write for the largest provider; who means another host spells it."""
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+){1,6}")
 _DECIMAL = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
-_SIGNS = {
-    "at": "@",
-    "dot": ".",
-    "period": ".",
-    "underscore": "_",
-    "dash": "-",
-    "hyphen": "-",
-    "plus": "+",
-} | {sign: sign for sign in "@._-+"}
+_SIGNS = SIGNS | {sign: sign for sign in "@._-+"}
 _SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
 _write_email = inverse_normalizer("en")
 
@@ -114,7 +109,7 @@ def read(field: CollectField, heard: UserAnswer, today: date, earlier: Spelled |
         "date": lambda: _read_moment(field, text, today),
         "time": lambda: _read_moment(field, text, today),
         "choice": lambda: _nearest(field, text),
-        "name": lambda: _read_name(field, text),
+        "name": lambda: read_name(field, text),
         "text": lambda: ReadValue(text, tried=bool(text)),
     }
     return readers[field.kind]()
@@ -244,16 +239,19 @@ def _cardinal(words: Sequence[str]) -> int | None:
 
 
 def _read_email(text: str) -> ReadValue:
-    plain = _AT_SIGN.sub("at", text)
-    plain = _SINGLE_LETTER.sub(r"\1 ", plain)
-    found = None if spell(plain, letters=True).with_words else _EMAIL.search(_write_email(plain))
-    found = found or _EMAIL.fullmatch(_joined_email(plain))
+    plain = _SINGLE_LETTER.sub(r"\1 ", _AT_SIGN.sub("at", text))
+    *before, behind = _AT.split(plain)
+    local, ended = " ".join(before), _HOST.match(behind)
+    spelled, named = spell(local, letters=True, signs=True), spell(behind, letters=True).with_words
+    found = None if spelled.with_words or named else _EMAIL.search(_write_email(plain))
     if found is None:
-        return ReadValue(tried="at" in text.lower().split() or "@" in text)
+        said = spelled.text.lower().strip(".") if spelled.with_words else _joined_email(local)
+        found = _EMAIL.fullmatch(f"{said}@{_joined_email(ended[0] if ended else behind)}")
+    if found is None:
+        return ReadValue(tried=bool(before) or named)
     local, _, host = found[0].lower().rstrip(".").partition("@")
     name, _, ending = host.partition(".")
-    spelled = spell(plain.lower().rpartition(" at ")[2], letters=True).with_words
-    host = f"gmail.{ending}" if name in _LIKE_GMAIL and not spelled else host
+    host = f"gmail.{ending}" if name in _LIKE_GMAIL and not named else host
     return ReadValue(f"{local}@{host}", tried=True)
 
 
@@ -302,19 +300,22 @@ def _time_in(text: str) -> time:
     raise ValueError(text)
 
 
-def _read_name(field: CollectField, text: str) -> ReadValue:
+def read_name(field: CollectField, text: str) -> ReadValue:
+    """Read a name, which may be spelled behind it."""
     said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
-    plain = _LEAD.sub("", said).strip(" ,.!?")
+    plain = _LEAD.sub("", _NAME_IS.sub("", said)).strip(" ,.!?")
+    words = [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
     spelled = spell(behind or plain, letters=True)
     named = sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(behind or plain))
-    words = [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
-    if len(spelled.groups) >= _LEAST_SPELLED and named >= _LEAST_SPELLED:
-        last = spelled.text
-        if not behind:
+    if len(spelled.groups) >= _LEAST_SPELLED and (named >= _LEAST_SPELLED or spelled.with_words):
+        at = find_like(words, spelled.text)
+        if not behind and at is not None:  # what is said before is spelled no more than it
+            after = spell(" ".join(words[at + 1 :]), letters=True)
+            spelled = after if len(after.groups) >= _LEAST_SPELLED else spelled
+        elif not behind:
             words = [word for word in words if word in spelled.rest]
-        # What was spelled is said too, as the recogniser has understood it.
-        first = _unlike(words, last)
-        return ReadValue(_in_capitals([*first[:_MOST_WORDS], last.lower()]), None, spelled, tried=True)
+        found = [*words[:at][:_MOST_WORDS], spelled.text.lower()]
+        return ReadValue(_in_capitals(found), None, spelled, tried=True)
     if field.values:
         return _nearest(field, plain)
     is_name = (
@@ -323,12 +324,12 @@ def _read_name(field: CollectField, text: str) -> ReadValue:
     return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
 
 
-def _unlike(words: Sequence[str], spelled: str) -> list[str]:
-    """The words that are not what was spelled; of many, those of the beginning."""
-    words = words[: 2 * _MOST_WORDS]
-    plain = [_plain(word)[: _longest_like(spelled)] for word in words]
+def find_like(words: Sequence[str], spelled: str) -> int | None:
+    """The word that was spelled, as the recogniser has understood it; of many, only the first ones count."""
+    plain = [_plain(word)[: _longest_like(spelled)] for word in words[: 2 * _MOST_WORDS]]
     far = distances(plain, spelled.lower(), whole=True)
-    return [word for word, one in zip(words, far, strict=True) if one > len(spelled) / 2]
+    nearest = min(range(len(far)), key=far.__getitem__, default=None)
+    return nearest if nearest is not None and far[nearest] <= len(spelled) / 2 else None
 
 
 def _in_capitals(words: Sequence[str]) -> str:

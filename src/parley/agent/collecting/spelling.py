@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 from parley.agent.collecting.checks import has_digits_alone
 
@@ -31,13 +32,13 @@ _DIGITS = {
     word: str(digit)
     for digit, words in enumerate(
         (
-            "zero oh nought", "one won", "two to too", "three", "four for", "five", "six", "seven",
+            "zero oh nought", "one won", "two to too", "three", "four for or", "five", "six", "seven",
             "eight ate", "nine niner",
         )
     )
     for word in words.split()
 }  # fmt: skip
-_WORDS_OF_NUMBERS = frozenset({"to", "too", "for", "won", "ate", "oh"})
+_WORDS_OF_NUMBERS = frozenset({"to", "too", "for", "or", "won", "ate", "oh"})
 """Digits only between other digits: they are words too."""
 _TEENS = {
     word: str(number)
@@ -59,11 +60,11 @@ _FILLERS = frozenset(
 )
 _AS_IN = frozenset({"as", "has", "for", "in", "like"})
 _IGNORED = _FILLERS | _TIMES.keys() | _AS_IN
-_AS = frozenset({"as", "has", "is", "was"})
-_IN = frozenset({"in", "an", "and"})
-_MISHEARD = "isn't"
-"""What recognisers write for "as in": read so only before a word that begins with the letter."""
-_BEFORE_WORD = frozenset({"for", "like", "as", "in", _MISHEARD})
+_LINK = re.compile(r"(?:as|has|is|was) (?:an?|in|and)|for|like|as|in")
+"""What stands between a letter and the word that names it."""
+_MOST_LINKS = 3
+SIGNS = {"at": "@", "dot": ".", "period": ".", "underscore": "_", "dash": "-", "hyphen": "-", "plus": "+"}
+_KNOWN = _IGNORED | _DIGITS.keys() | LETTERS.keys() | SIGNS.keys()
 _CONFUSED = ("BCDEGPTVZ3", "AHJK8", "FSX6", "MN", "IY5", "QU2", "59", "19", "O0", "LO", "1I")
 SOUNDS = {
     one: sum(1 << bit for bit, alike in enumerate(_CONFUSED) if one in alike) for one in "".join(_CONFUSED)
@@ -87,7 +88,10 @@ _LONGEST_WORD = 9
 """Letters of a word of the spelling alphabet that was written as two."""
 _MOST_OPTIONS = 4
 _WITH_WORDS = 3
-"""Letters named by words from which on all are: single ones beside them are halves of what was misheard."""
+"""Words of the alphabet from which on each letter has one: single ones are parts of what was misheard."""
+_ODD, _LONE, _ALONE, _LINKED, _OTHER, _UNKNOWN = 1.0, 1.2, 0.3, 0.7, 1.5, 0.8
+"""Costs: of a word that is nothing, a letter left out, a word without its letter, each word misheard for
+"as in", a word of another letter, and one that is not of the alphabet."""
 _BESIDE_DIGITS = re.compile(r"\b[A-Za-z]{1,4}(?=\d)|(?<=\d)[A-Za-z]{1,4}\b")
 
 
@@ -130,32 +134,21 @@ def sound_alike(one: str, other: str) -> bool:
     return SOUNDS.get(one, 0) & SOUNDS.get(other, 0) != 0
 
 
-def spell(text: str, *, letters: bool, confidence: float = 1.0) -> Spelled:
+def spell(text: str, *, letters: bool, confidence: float = 1.0, signs: bool = False) -> Spelled:
     """Read a text as letters and digits, or as digits alone.
 
     Args:
         text: as the recogniser writes it; of a long one, the beginning.
         letters: whether letters may be meant.
         confidence: of the recogniser, 0-1: what sounds alike costs less if it is low.
+        signs: whether words such as "dot" mean signs.
     """
     cost = _COST * min(1.0, _LOW + confidence)
-    groups: list[Group] = []
-    rest: list[str] = []
     if letters:
         text = _BESIDE_DIGITS.sub(lambda found: found[0].upper(), text)
     tokens = _TOKEN.findall(text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))[: 4 * _MOST_GROUPS]
-    reader = _Reader(tokens, letters, cost)
-    at = 0
-    while at < len(tokens) and len(groups) < _MOST_GROUPS:
-        found = reader.read(at, begun=bool(groups))
-        if found is not None:
-            groups += found[0]
-        elif tokens[at].lower() not in _IGNORED:
-            rest.append(tokens[at])
-        at = at + 1 if found is None else found[1]
-    if sum(group.sure and group.best.isalpha() for group in groups) >= _WITH_WORDS:
-        groups = [group for group in groups if group.sure or not (group.best.isalpha() or group.best == "")]
-    return Spelled(tuple(groups), tuple(rest))
+    near = [_near_word(token.lower()) if letters else "" for token in tokens]
+    return _Reader(tokens, near, letters, cost, signs).align()
 
 
 def hypotheses(*spelled: Spelled) -> Iterator[tuple[str, float]]:
@@ -205,25 +198,62 @@ def _combined(one: Group, other: Group) -> Group:
     return Group(tuple(sorted(((text, cost - best) for text, cost in total.items()), key=lambda it: it[1])))
 
 
+_Step: TypeAlias = tuple[list[Group], int, float]
+"""What tokens are read as, the next token, and the cost."""
+
+
 @dataclass(frozen=True)
 class _Reader:
-    """Reads tokens one place after the other; each rule returns the groups at a place and the next token."""
+    """Reads tokens; each rule returns the groups at a place and the next token."""
 
     tokens: Sequence[str]
+    near: Sequence[str]
+    """For each token the letter that it names as a word of the spelling alphabet; empty: none."""
     letters: bool
     cost: float
+    signs: bool
+
+    def align(self) -> Spelled:
+        """The cheapest reading of all tokens."""
+        named = sum(map(bool, self.near)) >= _WITH_WORDS
+        ways: dict[int, tuple[float, tuple[Group, ...], tuple[str, ...]]] = {0: (0.0, (), ())}
+        for at, token in enumerate(self.tokens):
+            if at not in ways:
+                continue
+            so_far, groups, rest = ways[at]
+            if len(groups) == _MOST_GROUPS:
+                return Spelled(groups, rest)
+            for found, end, cost in self._steps(at, begun=bool(groups), named=named):
+                if end not in ways or so_far + cost < ways[end][0]:
+                    left = () if found or token.lower() in _IGNORED else (token,)
+                    ways[end] = so_far + cost, (*groups, *found)[:_MOST_GROUPS], (*rest, *left)
+        return Spelled(*ways[len(self.tokens)][1:])
+
+    def _steps(self, at: int, *, begun: bool, named: bool) -> list[_Step]:
+        """What the tokens at a place may be; ``named``: words name all letters."""
+        word, found = self.word(at), self.read(at, begun=begun)
+        steps = list(self._named(at)) if self.letters else []
+        if found is not None:
+            lone = named and not any(group.sure or group.best.isdecimal() for group in found[0])
+            steps.append((*found, 2 * _LONE if lone else 0.0))
+        if named or not steps:
+            is_letter = len(word) == 1 or word in LETTERS
+            steps.append(([], at + 1, _LONE if is_letter else 0.1 if word in _IGNORED else _ODD))
+        return steps
 
     def word(self, at: int) -> str:
         return self.tokens[at].lower() if at < len(self.tokens) else ""
 
     def read(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
-        found = (self._named(at) or self._double_u(at)) if self.letters else self._plus(at, begun=begun)
+        if self.signs and self.word(at) in SIGNS:
+            return [self._sure(SIGNS[self.word(at)])], at + 1
+        found = self._double_u(at) if self.letters else self._plus(at, begun=begun)
         found = found or self._repeated(at, begun=begun) or self._digits(at)
         return found or (self._letter(at, begun=begun) if self.letters else None)
 
     def _plus(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
         is_plus = self.word(at) in ("+", "plus") and not begun
-        return ([Group((("+", 0.0),), sure=True)], at + 1) if is_plus else None
+        return ([self._sure("+")], at + 1) if is_plus else None
 
     def _double_u(self, at: int) -> tuple[list[Group], int] | None:
         is_w = self.word(at) == "double" and self.word(at + 1) in ("u", "you")
@@ -275,28 +305,29 @@ class _Reader:
             return [self._one(LETTERS[word])], at + 1
         return None
 
-    def _named(self, at: int) -> tuple[list[Group], int] | None:
-        """A letter that a word names: "M as in Mike", "B for Bertha", "Mike"."""
-        word = self.word(at)
+    def _named(self, at: int) -> Iterator[_Step]:
+        """Letters that a word names: "M as in Mike", "B for Bertha", "Mike"."""
+        word, second = self.word(at), self.word(at + 1)
+        if self.near[at]:
+            yield [self._sure(self.near[at])], at + 1, _ALONE
+        elif second and len(word + second) <= _LONGEST_WORD and not self.near[at + 1]:
+            yield from [([self._sure(both)], at + 2, _ALONE)] if (both := _near_word(word + second)) else ()
         letter = word.upper() if len(word) == 1 and word.isalpha() else LETTERS.get(word, "")
-        second, third, fourth = (self.word(at + offset) for offset in (1, 2, 3))
-        is_long = second in _AS and third in _IN
-        of = fourth if is_long else third if second in _BEFORE_WORD else ""
-        if second == _MISHEARD and third[:1].upper() != letter:
-            of = ""
-        end = at + (4 if is_long else 3)
-        if (
-            (letter or word in _DIGITS)
-            and len(of) > 1
-            and of.isalpha()
-            and of not in _DIGITS
-            and of not in LETTERS
-        ):
-            return [self._fused(letter, of)], end
-        named, count = _near_word(word), 1
-        if not named and len(word + second) <= _LONGEST_WORD and not _near_word(second):
-            named, count = _near_word(word + second), 2
-        return ([Group(((named, 0.0),), sure=True)], at + count) if named else None
+        if not letter and word not in _DIGITS and word != "0":
+            return
+        ends = range(at + 1, min(at + _MOST_LINKS + 2, len(self.tokens)))
+        for end in [end for end in ends if len(self.tokens[end]) > 1]:
+            word, links = self.word(end), [one.lower() for one in self.tokens[at + 1 : end]]
+            is_link = _LINK.fullmatch(" ".join(links)) is not None
+            cost = _LINKED * sum(one not in _IGNORED for one in links)
+            if self.near[end] and (letter or is_link):
+                alike = self.near[end] == letter or not letter
+                cost += 0.0 if alike else _ALONE if is_link else _OTHER
+                yield [self._fused(letter, word)], end + 1, cost
+                return
+            begins = len(links) == 1 and word[:1].upper() == letter
+            if (is_link or begins) and word.isalpha() and word not in _KNOWN:
+                yield [self._fused(letter, word)], end + 1, cost + _UNKNOWN
 
     def _fused(self, letter: str, word: str) -> Group:
         """A letter and the word that names it: either may be misheard, an exact code word hardly."""
@@ -307,9 +338,13 @@ class _Reader:
                 0.0 if one == named else 0.2 if one == word[0].upper() else 2.4 - 1.6 * like[one]
             )
             alike = not letter or one == letter
-            costs[one] = of_word + self.cost * (0.0 if alike else 1.0 if sound_alike(one, letter) else 2.0)
+            far = 1.0 if sound_alike(one, letter) or word in WORDS else 2.0
+            costs[one] = of_word + self.cost * (0.0 if alike else far)
         options = sorted(costs.items(), key=lambda it: it[1])[:_MOST_OPTIONS]
         return Group(tuple((one, cost - options[0][1]) for one, cost in options), sure=True)
+
+    def _sure(self, one: str) -> Group:
+        return Group(((one, 0.0),), sure=True)
 
     def _between(self, at: int) -> bool:
         """Whether digits stand beside a word that is one only there."""
