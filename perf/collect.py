@@ -43,8 +43,6 @@ Pcm: TypeAlias = NDArray[np.int16]
 _TODAY = date(2026, 11, 29)
 _DIGITS = "zero one two three four five six seven eight nine".split()
 _WORD = {letter: word.capitalize() for word, letter in WORDS.items()}
-_PLACES = 12
-"""Of longer codes the caller corrects no single one."""
 _BATCH = 20
 """Lines that are spoken together; each batch goes into the cache."""
 _JOIN_MS = 20_000
@@ -74,7 +72,7 @@ class Case:
     voice: str
     heard: str = ""
     turns: list[tuple[str, str, str, str]] = field(default_factory=list)
-    """What the caller said, what was heard, what the agent said then, and its value."""
+    """What the caller said, what was heard, what the agent said then, and the value that it had."""
     reply: str = ""
     """What the caller says next; empty: the dialogue has ended."""
     dialogue: Dialogue = field(init=False)
@@ -89,11 +87,6 @@ class Case:
         """Its row of the table."""
         return self.what.check or self.what.kind
 
-    @property
-    def free(self) -> bool:
-        """Whether the best transcript has the value."""
-        return _has(self.what.kind, self.heard, self.truth)
-
     def value(self, answers: int | None = None) -> str:
         """What is collected after so many answers; of all, only what the caller has confirmed."""
         return self.turns[:answers][-1][-1]
@@ -101,8 +94,8 @@ class Case:
     def hear(self, heard: UserAnswer) -> None:
         """The agent's turn, and what the caller says to it."""
         outcome = self.dialogue.on_turn(heard, _TODAY)
-        value = outcome.value if outcome.field else self.dialogue.state.value
-        self.turns.append((self.reply, heard.text, outcome.say, value))
+        read_back = self.dialogue.state.value if self.dialogue.state.phase == "confirm" else ""
+        self.turns.append((self.reply, heard.text, outcome.say, outcome.value or read_back))
         self.reply = "" if outcome.field else self._answer(outcome.say)
 
     def _answer(self, asked: str) -> str:
@@ -111,7 +104,8 @@ class Case:
             return "Yes, that's right."
         if state.phase == "part" and 0 <= state.place < len(self.truth):
             return f"{_slow(self.truth[state.place])}."
-        again = self.again[(len(self.turns) - 1) % len(self.again)]
+        turn = len(self.turns) - 1
+        again = self.again[turn % len(self.again)]
         if state.phase != "confirm":
             return again
         split = str.split if self.what.kind == "name" else list
@@ -119,8 +113,8 @@ class Case:
         wrong = [pair for pair in zip(read, right, strict=False) if pair[0] != pair[1]]
         if len(wrong) == 1 and len(read) == len(right):
             if self.what.kind == "name":
-                return f"No, {wrong[0][1]}, spelled {_slow(wrong[0][1])}."
-            if self.what.kind == "code" and len(right) < _PLACES and len(self.turns) == 1:
+                return f"No, {wrong[0][1]}, spelled {_slow(wrong[0][1], _FORMS[turn % 3])}."
+            if self.what.kind == "code" and not (self.what.check or turn):
                 return f"No, not {_plain(wrong[0][0])}, {_slow(wrong[0][1])}."
         return f"No, {again}"
 
@@ -148,15 +142,8 @@ def cases(count: int, seed: int) -> list[Case]:
         add(code, f"It's {_plain(code)}.", slow(code), kind="code", pattern="AA9999")
         card = digits(15)
         card = next(card + last for last in "0123456789" if luhn(card + last))
-        add(
-            card,
-            f"{_grouped(card, 4)}.",
-            slow(card),
-            kind="code",
-            length=16,
-            check="luhn",
-            pattern="9" * 16,
-        )
+        add(card, f"{_grouped(card, 4)}.", slow(card), kind="code",
+            length=16, check="luhn", pattern="9" * 16)  # fmt: skip
         account = digits(18)
         account = next(f"DE{check:02}{account}" for check in range(2, 99) if iban(f"DE{check:02}{account}"))
         add(account, f"{_plain(account[:2])}, {_grouped(account[2:], 2)}.", slow(account), kind="code",
@@ -164,12 +151,8 @@ def cases(count: int, seed: int) -> list[Case]:
         name = _NAMES[(index + seed * 12) % len(_NAMES)]
         last = name.split()[1]
         spelled = ", ".join(last.upper())
-        add(
-            name,
-            f"My name is {name}. {last} is spelled {spelled}.",
-            slow(last, name + ", spelled {}."),
-            kind="name",
-        )
+        add(name, f"My name is {name}. {last} is spelled {spelled}.",
+            slow(last, name + ", spelled {}."), kind="name")  # fmt: skip
         host = draw.choice(_HOSTS)
         local = f"{name.split()[0].lower()}.{last.lower()}"
         at_host = host.replace(".", " dot ")
@@ -178,25 +161,16 @@ def cases(count: int, seed: int) -> list[Case]:
         day = _TODAY + timedelta(days=draw.randrange(1, 300))
         ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day // 10 != 1 else 0, "th")
         said = f"{day:%B} {day.day}{ending}"
-        add(
-            day.isoformat(),
-            f"On {said}, please.",
-            [f"{said}.", f"The {day.day}{ending} of {day:%B}."],
-            kind="date",
-        )
+        add(day.isoformat(), f"On {said}, please.",
+            [f"{said}.", f"The {day.day}{ending} of {day:%B}."], kind="date")  # fmt: skip
         clock = f"{draw.randrange(24):02}:{draw.choice((0, 15, 30, 40)):02}"
         when = say_time_of(clock)
         add(clock, f"At {when}, please.", [f"{when}.", f"At {when}."], kind="time")
         number = str(draw.randrange(11, 100))
         add(number, f"We are {number}.", [f"{_slow(number)}.", f"The number is {number}."], kind="number")
         choice = draw.choice(_CHOICES)
-        add(
-            choice,
-            f"The {choice.lower()}, please.",
-            [f"{choice}.", f"I would like the {choice}."],
-            kind="choice",
-            values=_CHOICES,
-        )
+        add(choice, f"The {choice.lower()}, please.",
+            [f"{choice}.", f"I would like the {choice}."], kind="choice", values=_CHOICES)  # fmt: skip
     return found
 
 
@@ -282,9 +256,7 @@ def main() -> int:
     add("--snr", type=int, choices=(0, 5, 10, 20), default=20, help="of the babble in dB; 0: none")
     add("--loss", type=float, default=0.02, help="share of lost packets (default: %(default)s)")
     add("--least", type=float, default=0.0, help="share of exact values below which the status is 1")
-    add(
-        "--seed", type=int, default=7, help="of the values; even ones have other names (default: %(default)s)"
-    )
+    add("--seed", type=int, default=7, help="of the values; even: other names (default: %(default)s)")
     add("--show", action="store_true", help="print the calls whose value is not exact")
     args = parser.parse_args()
     found = cases(args.count, args.seed)
@@ -293,8 +265,9 @@ def main() -> int:
     print("kind     | values |   free |  first | second |  exact | questions | wrong confirmed | given up")
     for kind in [*dict.fromkeys(one.kind for one in found), "all"]:
         mine = [one for one in found if kind in ("all", one.kind)]
+        free = sum(_has(one.what.kind, one.heard, one.truth) for one in mine)
         right = [sum(one.value(answers) == one.truth for one in mine) for answers in (1, 2, None)]
-        shares = " | ".join(f"{part / len(mine):6.1%}" for part in (sum(one.free for one in mine), *right))
+        shares = " | ".join(f"{part / len(mine):6.1%}" for part in (free, *right))
         questions = sum(len(one.turns) for one in mine) / len(mine)
         given_up = sum(not one.value() for one in mine)
         wrong = len(mine) - right[-1] - given_up

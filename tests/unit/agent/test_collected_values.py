@@ -206,8 +206,8 @@ def test_letters_named_by_words_are_read_where_all_else_is_misheard(text, expect
     [
         (
             (
-                "M. Asin Might, Alazin Alpha, are asin Romeo. I as India, dot, O as in asker m as in might, e "
-                "as in echo, e as in zoom at example dot com."
+                "M. Asin Might, Alazin Alpha, are asin Romeo. I as India, dot, O as in asker m as in might, "
+                "e as in echo, e as in zoom at example dot com."
             ),
             "mari.omez@example.com",
         ),
