@@ -355,6 +355,13 @@ def test_values_that_the_user_denies_again_and_again_are_given_up():
     assert (outcomes[-1].field, outcomes[-1].value) == ("it", "")
 
 
+def test_a_name_that_is_spelled_again_is_read_also_where_the_denial_was_misheard():
+    dialogue = Dialogue([field("name")], CollectState(field="it", phase="confirm", value="Laura Janson"))
+    assert dialogue.on_turn(UserAnswer("Now Laura Janson."), TODAY).say == ""
+    asked = dialogue.on_turn(UserAnswer("Laura Jamsen, spelled J, A, N, S, E, N."), TODAY)
+    assert asked.say == "I have Laura Jansen, spelled J, A, N, S, E, N. Is that right?"
+
+
 def test_keys_are_digits():
     dialogue = Dialogue([field("phone", confirm="if_unsure")])
     dialogue.ask("it")

@@ -119,9 +119,11 @@ class Dialogue:
         """A whole value; None: the user does not try to say one."""
         state = self.state
         confirming = state.phase == "confirm"
-        if not heard.text or (confirming and not denied and field.kind in ("text", "name")):
+        if not heard.text:
             return None
         reading = read(field, heard, today, self._spelled)
+        if confirming and not denied and field.kind in ("text", "name") and reading.spelled is None:
+            return None
         if confirming and not denied and reading.value and reading.value == state.value:
             return self._done(state.value, confirmed=True)
         return self._take(field, reading, heard) if reading.tried else None
