@@ -338,7 +338,7 @@ class _Reader:
                 0.0 if one == named else 0.2 if one == word[0].upper() else 2.4 - 1.6 * like[one]
             )
             alike = not letter or one == letter
-            far = 1.0 if sound_alike(one, letter) or word in WORDS else 2.0
+            far = 1.0 if named or sound_alike(one, letter) else 2.0
             costs[one] = of_word + self.cost * (0.0 if alike else far)
         options = sorted(costs.items(), key=lambda it: it[1])[:_MOST_OPTIONS]
         return Group(tuple((one, cost - options[0][1]) for one, cost in options), sure=True)
