@@ -108,11 +108,11 @@ class Case:
         again = self.again[turn % len(self.again)]
         if state.phase != "confirm":
             return again
-        split = str.split if self.what.kind == "name" else list
-        read, right = split(state.value), split(self.truth)
-        wrong = [pair for pair in zip(read, right, strict=False) if pair[0] != pair[1]]
-        if len(wrong) == 1 and len(read) == len(right):
-            if self.what.kind == "name":
+        is_name = self.what.kind == "name"
+        said, right = (one.split() if is_name else list(one) for one in (state.value, self.truth))
+        wrong = [pair for pair in zip(said, right, strict=False) if pair[0] != pair[1]]
+        if len(wrong) == 1 and len(said) == len(right):
+            if is_name:
                 return f"No, {wrong[0][1]}, spelled {_slow(wrong[0][1], _FORMS[turn % 3])}."
             if self.what.kind == "code" and not (self.what.check or turn):
                 return f"No, not {_plain(wrong[0][0])}, {_slow(wrong[0][1])}."
