@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.agent.ending import ACCEPTED, END_CALL, TRANSFER, EndingTools
+from parley.agent.retrieval import format_passages
 from parley.chat import ChatMessage, ToolCall
+from parley.knowledge.passages import Passage
 from parley.protocol import EndingOptions, Tool, TransferTarget
 from qwen_voice.library import assistant, read, read_argument, schema_of
 from qwen_voice.slots import Value, fill
@@ -26,7 +28,7 @@ class AgentKind:
     tools: tuple[Tool, ...]
     slots: dict[str, Any]
     flows: tuple[str, ...]
-    """Lines: ``> what the caller says``, ``= tool {arguments}``, ``< {result}``, or an answer."""
+    """Lines as agents.toml explains them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Agents:
     """All agents, and what is said to each of them."""
 
     kinds: tuple[AgentKind, ...]
+    greetings: list[str]
     thanks: list[tuple[str, str]]
     endings: dict[str, list[tuple[str, str, str]]]
     """By the tool that ends the call: what is said, why it ends, and the answer."""
@@ -62,7 +65,8 @@ class Agents:
                 given = {name: place.get("enum", [why])[0] for name, place in places.items()}
                 call = f"= {ended} {json.dumps(given)}\n< {ACCEPTED}\n"
             parts.append(f"> {said}\n{call}{answer}")
-        return [message for part in parts for message in _played(part, kind.slots, user, r)]
+        greeting = [assistant(r.choice(self.greetings))] if r.random() < 0.6 else []
+        return greeting + [message for part in parts for message in _played(part, kind.slots, user, r)]
 
 
 def load_agents() -> Agents:
@@ -73,7 +77,7 @@ def load_agents() -> Agents:
     """
     found = read("agents.toml")
     endings = {END_CALL: found["closings"], TRANSFER: found["people"]}
-    return Agents(tuple(map(_kind, found["agent"])), found["thanks"], endings)
+    return Agents(tuple(map(_kind, found["agent"])), found["greetings"], found["thanks"], endings)
 
 
 def _kind(found: dict[str, Any]) -> AgentKind:
@@ -92,11 +96,19 @@ def _played(
 ) -> Iterator[ChatMessage]:
     values = {name: fill(slot, r) for name, slot in slots.items()}
     made = ""
+    passages: list[Passage] = []
     for line in flow.splitlines():
         heard = line.startswith(">")
         filled = _SLOT.sub(lambda match, heard=heard: _form(values[match[1]], match[2], heard), line)  # type: ignore[misc]
         mark, _, text = filled.partition(" ")
-        if mark == ">":
+        if mark == "~":
+            source, _, content = text.partition(" | ")
+            file, _, heading = source.partition(" > ")
+            passages.append(Passage(file, heading, content, 1.0))
+        elif mark == ">":
+            if passages:
+                yield ChatMessage(role="system", content=format_passages(passages))
+                passages = []
             yield user(text[0].upper() + text[1:])
         elif mark == "=":
             name, _, arguments = text.partition(" ")

@@ -19,7 +19,7 @@ from qwen_voice.slots import Value
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _MOST_TOOLS = 5
-_OF_AGENTS = 0.8
+_OF_AGENTS = 0.85
 _FILLERS = ("Um, ", "Okay, ", "So, ", "Right, ", "Well, ", "Hey, ", "Uh, ", "Hi, ", "Yes, ", "And ")
 _CORRECTIONS = ("No, ", "Sorry, ", "Sorry, I meant ", "Wait, ", "Actually, ", "Hmm, ")
 _REFUSALS = (

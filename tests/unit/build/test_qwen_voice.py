@@ -148,7 +148,7 @@ def test_every_call_of_an_agent_follows_what_it_knows(agents):
     r = random.Random(5)
     assert len(agents.kinds) >= 8
     for kind in agents.kinds:
-        assert 10 <= len(kind.flows) <= 16
+        assert 10 <= len(kind.flows) <= 24
         assert all(60 <= len(text.split()) <= 120 for text in kind.instructions)
         tools = [*kind.tools, *agents.ending_tools(r)]
         for _ in range(60):
