@@ -114,7 +114,9 @@ def _lock(path: Path) -> int:
                 return file
         except BlockingIOError:
             os.close(file)
-            raise ClientError(f"another `parley run` serves this agent: it holds {path}") from None
+            raise ClientError(
+                f"`parley run` serves this agent already: end it first, with Ctrl-C (it holds {path})"
+            ) from None
         except FileNotFoundError:
             pass
         os.close(file)

@@ -21,6 +21,7 @@ from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
 from parley.errors import InferenceError
 from parley.protocol import (
+    CANARY_PREFIX,
     Audio,
     BargeInOptions,
     Checkpoint,
@@ -108,6 +109,14 @@ async def test_call_without_record_leaves_nothing(recorded):
     await call.end(ResponseDone)
     assert recorded.infos() == []
     assert not recorded.calls.path.exists()
+
+
+async def test_check_of_the_server_is_no_call(recorded):
+    hooks = Hooks()
+    call = await recorded.call(session_id=f"{CANARY_PREFIX}1", webhooks=hooks)
+    await call.end(ResponseDone)
+    assert recorded.infos() == []
+    assert hooks.posted == []
 
 
 async def test_recorded_call_says_so_first_and_is_kept(recorded):

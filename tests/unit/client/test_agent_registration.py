@@ -77,7 +77,7 @@ def test_second_program_with_the_same_agent_is_refused(tmp_path):
     with Registration(tmp_path, "tea") as place:
         place.write(FIELDS)
         with (
-            pytest.raises(ClientError, match="another `parley run` serves this agent"),
+            pytest.raises(ClientError, match="`parley run` serves this agent already"),
             Registration(tmp_path, "tea"),
         ):
             pass

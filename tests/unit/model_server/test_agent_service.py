@@ -267,7 +267,7 @@ def test_a_watch_that_fails_is_not_silent(serve):
         raise RuntimeError("unexpected")
 
     records = Records("watch for the server's stop")
-    logger = logging.getLogger("parley.triton.request_loop")
+    logger = logging.getLogger("parley.timeouts")
     logger.addHandler(records)
     try:
         serve(InferenceRequest=refuse)

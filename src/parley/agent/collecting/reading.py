@@ -40,7 +40,7 @@ _WORDS = re.compile(r"[a-z]+|[0-9]+")
 _NO_NUMBERS = re.compile(r"\b(?:for|to|too|won|ate)\b")
 """Words that sound like numbers."""
 _AT = re.compile(r"\bat\b|@", re.IGNORECASE)
-_HOST = re.compile(r".*(?:\bdot |\.(?=\w))\w+", re.IGNORECASE | re.DOTALL)
+_PART_OF_HOST = re.compile(r"(?:\bdot |\.(?=\w))\w+", re.IGNORECASE)
 _AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
 _SINGLE_LETTER = re.compile(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", re.IGNORECASE)
 _BEFORE_EMAIL = re.compile(r"^(?:my |the |is |e-?mail |mail |address |it'?s )+")
@@ -241,12 +241,12 @@ def _cardinal(words: Sequence[str]) -> int | None:
 def _read_email(text: str) -> ReadValue:
     plain = _SINGLE_LETTER.sub(r"\1 ", _AT_SIGN.sub("at", text))
     *before, behind = _AT.split(plain)
-    local, ended = " ".join(before), _HOST.match(behind)
+    local, ends = " ".join(before), [part.end() for part in _PART_OF_HOST.finditer(behind)]
     spelled, named = spell(local, letters=True, signs=True), spell(behind, letters=True).with_words
     found = None if spelled.with_words or named else _EMAIL.search(_write_email(plain))
     if found is None:
         said = spelled.text.lower().strip(".") if spelled.with_words else _joined_email(local)
-        found = _EMAIL.fullmatch(f"{said}@{_joined_email(ended[0] if ended else behind)}")
+        found = _EMAIL.fullmatch(f"{said}@{_joined_email(behind[: ends[-1]] if ends else behind)}")
     if found is None:
         return ReadValue(tried=bool(before) or named)
     local, _, host = found[0].lower().rstrip(".").partition("@")
