@@ -169,7 +169,7 @@ class CollectState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     left: int = 0
     """Answers about something else, which the language model has answered."""
     read_backs: int = 0
-    """Values that were read back."""
+    """Questions whether a value or a part of it is right."""
     one: str = ""
     other: str = ""
     """What the doubtful part may be."""

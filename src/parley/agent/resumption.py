@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from parley.agent.collecting.dialogue import MOST_ATTEMPTS, MOST_LEFT
+from parley.agent.collecting.dialogue import MOST_ATTEMPTS, MOST_LEFT, MOST_READ_BACKS
 from parley.agent.collecting.reading import MAX_TEXT
 from parley.agent.config import AgentConfig
 from parley.agent.dtmf import KEYS, MAX_KEYS
@@ -136,6 +136,7 @@ def _check_collecting(collecting: CollectState, start: Start) -> None:
     _check_number(f"{name}.place", collecting.place, MAX_TEXT, least=-1)
     _check_number(f"{name}.attempts", collecting.attempts, MOST_ATTEMPTS)
     _check_number(f"{name}.left", collecting.left, MOST_LEFT)
+    _check_number(f"{name}.read_backs", collecting.read_backs, MOST_READ_BACKS)
 
 
 def _check_known(name: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -43,6 +43,12 @@ def value(kind, text, **options) -> str:
         ("code", "N has in novander, four", "N4"),
         ("code", "O was in Oscar, four", "O4"),
         ("code", "O isn't Oscar, four", "O4"),
+        ("code", "A double B as in Bravo 7", "ABB7"),
+        ("code", "triple M for Mike, double Oscar, double seven", "MMMOO77"),
+        ("code", "double u as in Whiskey, A as in Alpha, B as in Bravo", "WAB"),
+        ("code", "A B 1 2 or C", "AB12C"),
+        ("number", "five or six", "56"),
+        ("phone", "555 1212 or my office", "5551212"),
         ("number", "We are twenty-five.", "25"),
         ("number", "two hundred and five", "205"),
         ("number", "about 3.5 please", "3.5"),
@@ -50,10 +56,18 @@ def value(kind, text, **options) -> str:
         ("email", "My email is john dot smith at example dot com", "john.smith@example.com"),
         ("email", "j o h n underscore seven at gmail dot com", "john_7@gmail.com"),
         ("email", "My email is nina dot patel at game dot com", "nina.patel@gmail.com"),
+        ("email", "J as in Juliet double O as in Oscar N at example dot com", "joon@example.com"),
+        ("email", "john dot S as in Sierra, M as in Mike at example dot com", "john.sm@example.com"),
+        ("email", "john.s as in Sierra, M as in Mike_seven at example dot com", "john.sm_7@example.com"),
+        ("email", "My email is anna underscore B as in Bravo, K as in Kilo at a dot de", "anna_bk@a.de"),
         ("email", "anna at G as in Golf, A as in Alpha, M as in Mike, E as in Echo dot com", "anna@game.com"),
         ("name", "It's John Miller.", "John Miller"),
         ("name", "My name is Laura Janson. Jampin is spelled J-A-N-S-E-N.", "Laura Jansen"),
         ("name", "Mayer, M A Y E R", "Mayer"),
+        ("name", "Mary Ann Smith, spelled M A R Y", "Mary Ann Smith"),
+        ("name", "Anna Berg spelled A N N A", "Anna Berg"),
+        ("name", "My name is Laura Janson. And that's spelled J A N S E N", "Laura Jansen"),
+        ("name", "The company name is Acme, my name is Bob Stohn, S T O N E", "Bob Stone"),
         ("date", "next Friday please", "2026-12-04"),
         ("date", "on December 5th", "2026-12-05"),
         ("time", "At 9:40 pm, please.", "21:40"),
@@ -68,6 +82,18 @@ def test_words_of_a_kind_become_its_value(kind, text, expected):
 def test_a_question_about_something_else_is_no_value(kind):
     reading = read(field(kind), UserAnswer("What are your opening hours?"), TODAY)
     assert (reading.value, reading.tried) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no one's name is perfect, I want a pizza",
+        "I told you my name is on the booking",
+        "the company name is Acme, my name is Bob Stone",
+    ],
+)
+def test_a_sentence_with_the_words_name_is_gives_no_name(text):
+    assert value("name", text) == ""
 
 
 @pytest.mark.parametrize("kind", ["phone", "code", "number"])
@@ -182,6 +208,10 @@ def test_a_correction_changes_only_the_part_that_it_names(kind, before, text, af
 )
 def test_a_correction_of_no_clear_part_changes_nothing(text):
     assert correct(field("code"), "AB12", text) is None
+
+
+def test_a_whole_name_that_is_spelled_replaces_no_single_word():
+    assert correct(field("name"), "Anna Berg", "no, my name is spelled A N N A B E R G") is None
 
 
 @pytest.mark.parametrize(
@@ -353,6 +383,25 @@ def test_values_that_the_user_denies_again_and_again_are_given_up():
     outcomes = [dialogue.on_turn(UserAnswer("no, " + "5" * (4 + digit)), TODAY) for digit in range(7)]
     assert all(outcome.say for outcome in outcomes[:-1])
     assert (outcomes[-1].field, outcomes[-1].value) == ("it", "")
+
+
+def test_questions_about_a_part_count_as_values_that_are_read_back():
+    dialogue = Dialogue([field("code")])
+    dialogue.ask("it")
+    turns = [UserAnswer(f"no, A B {digit}", 0.9, (f"A D {digit}",)) for digit in range(7)]
+    outcomes = [dialogue.on_turn(turn, TODAY) for turn in turns]
+    assert any(outcome.say.startswith("Was the second character") for outcome in outcomes)
+    assert all(outcome.say for outcome in outcomes[:-1])
+    assert (outcomes[-1].field, outcomes[-1].value) == ("it", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["Oscar and Mike and Charlie are waiting, hurry up", "Mike, Tango, Golf, Lima"]
+)
+def test_unrelated_words_without_a_denial_leave_the_name_that_is_confirmed(text):
+    dialogue = Dialogue([field("name")], CollectState(field="it", phase="confirm", value="Laura Janson"))
+    assert dialogue.on_turn(UserAnswer(text), TODAY).say == ""
+    assert dialogue.state.value == "Laura Janson"
 
 
 def test_a_name_that_is_spelled_again_is_read_also_where_the_denial_was_misheard():

@@ -271,6 +271,8 @@ async def refusal(**fields) -> list[str]:
         collecting(place=601),
         collecting(attempts=-1),
         collecting(attempts=4),
+        collecting(read_backs=-1),
+        collecting(read_backs=7),
         collecting(left=4),
     ],
     ids=str,

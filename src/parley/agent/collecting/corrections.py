@@ -71,10 +71,11 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
 
 
 def _word_replaced(field: CollectField, value: str, text: str) -> str | None:
-    """Read "Maria, spelled M, A, R, I, A": the word of a name that is most like it."""
+    """Read "Maria, spelled M, A, R, I, A": the word that is most like it, unless the whole name is."""
     words, new = value.split(), read_name(field, text)
-    at = find_like(words, new.value) if new.spelled is not None and " " not in new.value else None
-    return " ".join([*words[:at], new.value, *words[at + 1 :]]) if at is not None and words[1:] else None
+    is_word = new.spelled is not None and " " not in new.value
+    at = find_like(["".join(words), *words], new.value) if is_word else None
+    return " ".join([*words[: at - 1], new.value, *words[at:]]) if at else None
 
 
 def _answer(doubt: Doubt | None, text: str) -> str | None:

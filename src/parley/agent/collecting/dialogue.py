@@ -21,7 +21,7 @@ MOST_ATTEMPTS = 3
 MOST_LEFT = 3
 """Answers about something else; then it is given up too."""
 MOST_READ_BACKS = 6
-"""Values that are read back; one more is given up."""
+"""Questions whether a value or a part of it is right; with one more it is given up."""
 _SURE = 0.6
 """Confidence of the recogniser from which ``if_unsure`` does without a read-back."""
 _LONGEST_CHOICE = 12
@@ -118,13 +118,13 @@ class Dialogue:
     def _read(self, field: CollectField, heard: UserAnswer, today: date, *, denied: bool) -> Outcome | None:
         """A whole value; None: the user does not try to say one."""
         state = self.state
-        confirming = state.phase == "confirm"
         if not heard.text:
             return None
         reading = read(field, heard, today, self._spelled)
-        if confirming and not denied and field.kind in ("text", "name") and reading.spelled is None:
+        confirming = state.phase == "confirm" and not denied
+        if confirming and field.kind in ("text", "name") and not reading.repeats(state.value, heard.text):
             return None
-        if confirming and not denied and reading.value and reading.value == state.value:
+        if confirming and reading.value and reading.value == state.value:
             return self._done(state.value, confirmed=True)
         return self._take(field, reading, heard) if reading.tried else None
 
@@ -138,20 +138,23 @@ class Dialogue:
             last = self.state.attempts + 2 >= MOST_ATTEMPTS
             return self._again(field, wording.ask_again(field, said, last=last))
         if doubt is not None and field.confirm != "never":
-            self._change(
-                phase="part", value=reading.value, one=doubt.one, other=doubt.other, place=doubt.place
-            )
-            return Outcome(wording.ask_part(field, reading.value, doubt))
+            changes = {"one": doubt.one, "other": doubt.other, "place": doubt.place}
+            question = wording.ask_part(field, reading.value, doubt)
+            return self._check(field, question, phase="part", value=reading.value, **changes)
         return self._accept(field, reading.value, sure=heard.confidence >= _SURE)
 
     def _accept(self, field: CollectField, value: str, *, sure: bool) -> Outcome:
         if field.confirm == "never" or (field.confirm == "if_unsure" and sure):
             return self._done(value, confirmed=False)
+        return self._check(field, wording.read_back(field, value), phase="confirm", value=value)
+
+    def _check(self, field: CollectField, question: str, **changes: object) -> Outcome:
+        """Ask whether a value or a part of it is right, unless that was asked too often."""
         if self.state.read_backs >= MOST_READ_BACKS:
             self.stop()
             return Outcome(field=field.name)
-        self._change(phase="confirm", value=value, read_backs=self.state.read_backs + 1)
-        return Outcome(wording.read_back(field, value))
+        self._change(read_backs=self.state.read_backs + 1, **changes)
+        return Outcome(question)
 
     def _again(self, field: CollectField, text: str) -> Outcome:
         attempts = self.state.attempts + 1

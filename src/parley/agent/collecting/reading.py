@@ -32,12 +32,12 @@ _LEAD = re.compile(
     r"my|(?:full |first |last |family |sur)?name|is|called|under|make it|no|sorry|actually|here)\b[\s,.!]*)+",
     re.IGNORECASE,
 )
-_NAME_IS = re.compile(r"\A.*?\bname is\b", re.IGNORECASE)
+_NAME_IS = re.compile(r"\A.*\bname is\b", re.IGNORECASE)
 _SPELLED = re.compile(
     r"\b(?:(?:that'?s|it'?s|that is|is|i) )?(?:spelled|spelt|spell(?: it)?|spelling)\b", re.IGNORECASE
 )
 _WORDS = re.compile(r"[a-z]+|[0-9]+")
-_NO_NUMBERS = re.compile(r"\b(?:for|to|too|won|ate)\b")
+_NO_NUMBERS = re.compile(r"\b(?:for|or|to|too|won|ate)\b")
 """Words that sound like numbers."""
 _AT = re.compile(r"\bat\b|@", re.IGNORECASE)
 _PART_OF_HOST = re.compile(r"(?:\bdot |\.(?=\w))\w+", re.IGNORECASE)
@@ -45,6 +45,8 @@ _AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
 _SINGLE_LETTER = re.compile(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", re.IGNORECASE)
 _BEFORE_EMAIL = re.compile(r"^(?:my |the |is |e-?mail |mail |address |it'?s )+")
 _EMAIL_SIGN = re.compile(r"(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@_+]|\.(?=\w)|\s-\s)")
+_SAID_SIGN = re.compile(rf"(\b(?:{'|'.join(SIGNS)})\b|[_+]|(?<=[a-z]{{3}})\.(?=\w))")
+"""Between letters with words, whose full stops are no signs."""
 _DOTS = re.compile(r"\.{2,}")
 _EMAIL_WORD = re.compile(r"[^\W_]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -89,6 +91,12 @@ class ReadValue:
     """Its letters and digits, where it has any."""
     tried: bool = False
     """Whether the user has tried to say a value."""
+
+    def repeats(self, value: str, text: str) -> bool:
+        """Whether the text spells a name that was read as ``value`` before."""
+        if self.spelled is None:
+            return False
+        return bool(_SPELLED.search(text)) or find_like(value.split(), self.spelled.text) is not None
 
 
 def read(field: CollectField, heard: UserAnswer, today: date, earlier: Spelled | None = None) -> ReadValue:
@@ -242,11 +250,11 @@ def _read_email(text: str) -> ReadValue:
     plain = _SINGLE_LETTER.sub(r"\1 ", _AT_SIGN.sub("at", text))
     *before, behind = _AT.split(plain)
     local, ends = " ".join(before), [part.end() for part in _PART_OF_HOST.finditer(behind)]
-    spelled, named = spell(local, letters=True, signs=True), spell(behind, letters=True).with_words
-    found = None if spelled.with_words or named else _EMAIL.search(_write_email(plain))
+    spelled, named = (spell(part, letters=True).with_words for part in (local, behind))
+    found = None if spelled or named else _EMAIL.search(_write_email(plain))
     if found is None:
-        said = spelled.text.lower().strip(".") if spelled.with_words else _joined_email(local)
-        found = _EMAIL.fullmatch(f"{said}@{_joined_email(behind[: ends[-1]] if ends else behind)}")
+        host = _joined_email(behind[: ends[-1]] if ends else behind)
+        found = _EMAIL.fullmatch(f"{_joined_email(local)}@{host}")
     if found is None:
         return ReadValue(tried=bool(before) or named)
     local, _, host = found[0].lower().rstrip(".").partition("@")
@@ -259,20 +267,22 @@ def _joined_email(text: str) -> str:
     """An address whose words were not written together."""
     text = _BEFORE_EMAIL.sub("", _LEAD.sub("", text).lower())
     pieces: list[str] = []
-    for part in _EMAIL_SIGN.split(text):
+    spelled = spell(text, letters=True)
+    for part in (_SAID_SIGN if spelled.with_words else _EMAIL_SIGN).split(text):
         sign = _SIGNS.get(part.strip(), "")
         if sign:
             pieces.append(sign)
         elif part.strip(" ,.?!"):
-            pieces.append(_email_part(part))
+            pieces.append(_email_part(part, spelled))
     return _DOTS.sub(".", "".join(pieces)).strip(".")
 
 
-def _email_part(text: str) -> str:
+def _email_part(text: str, whole: Spelled) -> str:
     """Words between two signs of an address: spelled, or as they are."""
-    spelled = spell(text, letters=True)
+    spelled = spell(text, letters=True, named=whole.named)
     words = _EMAIL_WORD.findall(text)
-    if spelled.with_words or (not spelled.rest and (len(words) > 1 or len(spelled.text) == 1)):
+    with_words = whole.with_words and any(group.sure for group in spelled.groups)
+    if with_words or (not spelled.rest and (len(words) > 1 or len(spelled.text) == 1)):
         return spelled.text.lower()
     digits = [spell(one, letters=False).text or one for one in words]
     return "".join(digits)
@@ -303,25 +313,39 @@ def _time_in(text: str) -> time:
 def read_name(field: CollectField, text: str) -> ReadValue:
     """Read a name, which may be spelled behind it."""
     said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
-    plain = _LEAD.sub("", _NAME_IS.sub("", said)).strip(" ,.!?")
-    words = [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
+    plain, words = _words_of_name(_NAME_IS.sub("", said))
     spelled = spell(behind or plain, letters=True)
     named = sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(behind or plain))
     if len(spelled.groups) >= _LEAST_SPELLED and (named >= _LEAST_SPELLED or spelled.with_words):
         at = find_like(words, spelled.text)
-        if not behind and at is not None:  # what is said before is spelled no more than it
+        later = _names_behind(plain, words[at], spelled.text) if behind and at is not None else []
+        if not behind and at is not None:  # the name that is said before is no part of the spelling
             after = spell(" ".join(words[at + 1 :]), letters=True)
             spelled = after if len(after.groups) >= _LEAST_SPELLED else spelled
         elif not behind:
             words = [word for word in words if word in spelled.rest]
-        found = [*words[:at][:_MOST_WORDS], spelled.text.lower()]
+        found = [*words[:at][:_MOST_WORDS], spelled.text.lower(), *later]
         return ReadValue(_in_capitals(found), None, spelled, tried=True)
+    plain, words = _words_of_name(said)
     if field.values:
         return _nearest(field, plain)
     is_name = (
         0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"[\d]", plain)
     )
     return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
+
+
+def _words_of_name(text: str) -> tuple[str, list[str]]:
+    """A text without what is said before a name, and its words."""
+    plain = _LEAD.sub("", text).strip(" ,.!?")
+    return plain, [word.strip(",.!") for word in plain.split() if word.strip(",.!-")]
+
+
+def _names_behind(plain: str, word: str, spelled: str) -> list[str]:
+    """The names behind the one that is spelled, in its sentence."""
+    names = plain.partition(word)[2].partition(". ")[0].replace(",", " ").split()
+    are_names = len(names) <= _MOST_WORDS and all(one[0].isupper() for one in names)
+    return [one for one in names if are_names and find_like([one], spelled) is None]
 
 
 def find_like(words: Sequence[str], spelled: str) -> int | None:

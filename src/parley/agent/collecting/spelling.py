@@ -39,7 +39,7 @@ _DIGITS = {
     for word in words.split()
 }  # fmt: skip
 _WORDS_OF_NUMBERS = frozenset({"to", "too", "for", "or", "won", "ate", "oh"})
-"""Digits only between other digits: they are words too."""
+"""Digits only beside other digits: they are words too."""
 _TEENS = {
     word: str(number)
     for number, word in enumerate(
@@ -89,9 +89,13 @@ _LONGEST_WORD = 9
 _MOST_OPTIONS = 4
 _WITH_WORDS = 3
 """Words of the alphabet from which on each letter has one: single ones are parts of what was misheard."""
-_ODD, _LONE, _ALONE, _LINKED, _OTHER, _UNKNOWN = 1.0, 1.2, 0.3, 0.7, 1.5, 0.8
-"""Costs: of a word that is nothing, a letter left out, a word without its letter, each word misheard for
-"as in", a word of another letter, and one that is not of the alphabet."""
+_COST_OF_FILLER = 0.1
+_COST_OF_REST = 1.0
+_COST_OF_LETTER_LEFT_OUT = 1.2
+_COST_OF_WORD_ALONE = 0.3
+_COST_OF_WORD_OF_OTHER_LETTER = 1.5
+_COST_OF_UNKNOWN_WORD = 0.8
+_COST_OF_MISHEARD_LINK = 0.7
 _BESIDE_DIGITS = re.compile(r"\b[A-Za-z]{1,4}(?=\d)|(?<=\d)[A-Za-z]{1,4}\b")
 
 
@@ -117,6 +121,8 @@ class Spelled:
     groups: tuple[Group, ...]
     rest: tuple[str, ...] = ()
     """Words that are neither."""
+    named: bool = False
+    """Whether words name all letters: single ones are left out."""
 
     @property
     def text(self) -> str:
@@ -134,21 +140,22 @@ def sound_alike(one: str, other: str) -> bool:
     return SOUNDS.get(one, 0) & SOUNDS.get(other, 0) != 0
 
 
-def spell(text: str, *, letters: bool, confidence: float = 1.0, signs: bool = False) -> Spelled:
+def spell(text: str, *, letters: bool, confidence: float = 1.0, named: bool = False) -> Spelled:
     """Read a text as letters and digits, or as digits alone.
 
     Args:
         text: as the recogniser writes it; of a long one, the beginning.
         letters: whether letters may be meant.
         confidence: of the recogniser, 0-1: what sounds alike costs less if it is low.
-        signs: whether words such as "dot" mean signs.
+        named: whether words name all letters, where the text is a part of another.
     """
     cost = _COST * min(1.0, _LOW + confidence)
     if letters:
         text = _BESIDE_DIGITS.sub(lambda found: found[0].upper(), text)
     tokens = _TOKEN.findall(text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))[: 4 * _MOST_GROUPS]
     near = [_near_word(token.lower()) if letters else "" for token in tokens]
-    return _Reader(tokens, near, letters, cost, signs).align()
+    named = named or sum(map(bool, near)) >= _WITH_WORDS
+    return _Reader(tokens, near, letters, cost, named).align()
 
 
 def hypotheses(*spelled: Spelled) -> Iterator[tuple[str, float]]:
@@ -211,42 +218,40 @@ class _Reader:
     """For each token the letter that it names as a word of the spelling alphabet; empty: none."""
     letters: bool
     cost: float
-    signs: bool
+    named: bool
 
     def align(self) -> Spelled:
         """The cheapest reading of all tokens."""
-        named = sum(map(bool, self.near)) >= _WITH_WORDS
         ways: dict[int, tuple[float, tuple[Group, ...], tuple[str, ...]]] = {0: (0.0, (), ())}
         for at, token in enumerate(self.tokens):
             if at not in ways:
                 continue
             so_far, groups, rest = ways[at]
             if len(groups) == _MOST_GROUPS:
-                return Spelled(groups, rest)
-            for found, end, cost in self._steps(at, begun=bool(groups), named=named):
+                return Spelled(groups, rest, self.named)
+            for found, end, cost in self._steps(at, begun=bool(groups)):
                 if end not in ways or so_far + cost < ways[end][0]:
                     left = () if found or token.lower() in _IGNORED else (token,)
                     ways[end] = so_far + cost, (*groups, *found)[:_MOST_GROUPS], (*rest, *left)
-        return Spelled(*ways[len(self.tokens)][1:])
+        return Spelled(*ways[len(self.tokens)][1:], self.named)
 
-    def _steps(self, at: int, *, begun: bool, named: bool) -> list[_Step]:
-        """What the tokens at a place may be; ``named``: words name all letters."""
+    def _steps(self, at: int, *, begun: bool) -> list[_Step]:
+        """What the tokens at a place may be."""
         word, found = self.word(at), self.read(at, begun=begun)
-        steps = list(self._named(at)) if self.letters else []
+        steps = [*self._named(at), *self._named_times(at)] if self.letters else []
         if found is not None:
-            lone = named and not any(group.sure or group.best.isdecimal() for group in found[0])
-            steps.append((*found, 2 * _LONE if lone else 0.0))
-        if named or not steps:
+            lone = self.named and not any(group.sure or group.best.isdecimal() for group in found[0])
+            steps.append((*found, 2 * _COST_OF_LETTER_LEFT_OUT if lone else 0.0))
+        if self.named or not steps:
             is_letter = len(word) == 1 or word in LETTERS
-            steps.append(([], at + 1, _LONE if is_letter else 0.1 if word in _IGNORED else _ODD))
+            cost = _COST_OF_FILLER if word in _IGNORED else _COST_OF_REST
+            steps.append(([], at + 1, _COST_OF_LETTER_LEFT_OUT if is_letter else cost))
         return steps
 
     def word(self, at: int) -> str:
         return self.tokens[at].lower() if at < len(self.tokens) else ""
 
     def read(self, at: int, *, begun: bool) -> tuple[list[Group], int] | None:
-        if self.signs and self.word(at) in SIGNS:
-            return [self._sure(SIGNS[self.word(at)])], at + 1
         found = self._double_u(at) if self.letters else self._plus(at, begun=begun)
         found = found or self._repeated(at, begun=begun) or self._digits(at)
         return found or (self._letter(at, begun=begun) if self.letters else None)
@@ -280,7 +285,7 @@ class _Reader:
             if unit and unit != "0":
                 return [Group(((ten[0] + unit, 0.0), (ten + unit, self.cost)))], at + 2
             return [self._ten(ten)], at + 1
-        is_word = self.letters and word in _WORDS_OF_NUMBERS and not self._between(at)
+        is_word = word in _WORDS_OF_NUMBERS and not self._is_number(at)
         return None if word not in _DIGITS or is_word else self._digit(at)
 
     def _digit(self, at: int) -> tuple[list[Group], int]:
@@ -309,9 +314,10 @@ class _Reader:
         """Letters that a word names: "M as in Mike", "B for Bertha", "Mike"."""
         word, second = self.word(at), self.word(at + 1)
         if self.near[at]:
-            yield [self._sure(self.near[at])], at + 1, _ALONE
+            yield [self._sure(self.near[at])], at + 1, _COST_OF_WORD_ALONE
         elif second and len(word + second) <= _LONGEST_WORD and not self.near[at + 1]:
-            yield from [([self._sure(both)], at + 2, _ALONE)] if (both := _near_word(word + second)) else ()
+            both = _near_word(word + second)
+            yield from [([self._sure(both)], at + 2, _COST_OF_WORD_ALONE)] if both else ()
         letter = word.upper() if len(word) == 1 and word.isalpha() else LETTERS.get(word, "")
         if not letter and word not in _DIGITS and word != "0":
             return
@@ -319,15 +325,22 @@ class _Reader:
         for end in [end for end in ends if len(self.tokens[end]) > 1]:
             word, links = self.word(end), [one.lower() for one in self.tokens[at + 1 : end]]
             is_link = _LINK.fullmatch(" ".join(links)) is not None
-            cost = _LINKED * sum(one not in _IGNORED for one in links)
+            cost = _COST_OF_MISHEARD_LINK * sum(one not in _IGNORED for one in links)
             if self.near[end] and (letter or is_link):
                 alike = self.near[end] == letter or not letter
-                cost += 0.0 if alike else _ALONE if is_link else _OTHER
+                cost += 0.0 if alike else _COST_OF_WORD_ALONE if is_link else _COST_OF_WORD_OF_OTHER_LETTER
                 yield [self._fused(letter, word)], end + 1, cost
                 return
             begins = len(links) == 1 and word[:1].upper() == letter
             if (is_link or begins) and word.isalpha() and word not in _KNOWN:
-                yield [self._fused(letter, word)], end + 1, cost + _UNKNOWN
+                yield [self._fused(letter, word)], end + 1, cost + _COST_OF_UNKNOWN_WORD
+
+    def _named_times(self, at: int) -> Iterator[_Step]:
+        """Letters that are said several times and named once: "double M as in Mike"."""
+        times = _TIMES.get(self.word(at), 0) if at + 1 < len(self.tokens) else 0
+        for (group,), end, cost in self._named(at + 1) if times else ():
+            is_w = group.best == "W" and self._double_u(at) is not None
+            yield [group] * (1 if is_w else times), end, cost
 
     def _fused(self, letter: str, word: str) -> Group:
         """A letter and the word that names it: either may be misheard, an exact code word hardly."""
@@ -346,10 +359,12 @@ class _Reader:
     def _sure(self, one: str) -> Group:
         return Group(((one, 0.0),), sure=True)
 
-    def _between(self, at: int) -> bool:
-        """Whether digits stand beside a word that is one only there."""
-        near = (self.word(at - 1) if at else "", self.word(at + 1))
-        return any(one.isdecimal() or one in _DIGITS.keys() - _WORDS_OF_NUMBERS for one in near)
+    def _is_number(self, at: int) -> bool:
+        """Whether digits stand beside a word that is one only there; beside "or", three."""
+        words = [self.word(at + step) if at + step >= 0 else "" for step in (-1, 1, -2, 2)]
+        near = [one.isdecimal() or one in _DIGITS.keys() - _WORDS_OF_NUMBERS for one in words]
+        is_or = self.word(at) == "or"
+        return all(near[:2]) and any(near[2:]) if is_or else any(near[:2]) or not self.letters
 
     def _written(self, digits: str) -> list[Group]:
         """Digits that the recogniser has written in one piece."""
