@@ -472,7 +472,7 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Sessions with one salt (at most 128 characters) share the language model's prefix cache. Empty:
     the session shares it with no other. The gateway sets it for each key."""
-    owner: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    owner: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00]*$")] = ""
     """Whose call it is, kept with its recording. The gateway sets it for each key."""
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
     """W3C Trace Context of the caller, for the session's spans. Empty: the session is a trace of its

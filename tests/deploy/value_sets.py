@@ -44,7 +44,9 @@ def _varied():
     )
     shared = {"STORE": "s3://calls/all", "LIST": "postgresql://parley@db/calls"}
     env = [{"name": f"PARLEY_VOICE_AGENT_CALLS_{name}", "value": value} for name, value in shared.items()]
-    yield "calls-shared", merge(cpu, {"worker": {"agents": {"greeter": greeter}, "env": env}})
+    egress = [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}, {"port": 5432}]}]
+    worker = {"agents": {"greeter": greeter}, "env": env}
+    yield "calls-shared", merge(cpu, {"worker": worker, "networkPolicy": {"workerEgress": egress}})
     yield "gpu-hub", merge(gpu, NEEDED, {"weights": hub})
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})

@@ -6,6 +6,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ started {text} NOT NULL, delete_at {text} NOT NULL, owner {text}, info {bytes} N
 CREATE INDEX IF NOT EXISTS parley_calls_by_owner ON parley_calls (owner, started, id);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
 _INSERT = """INSERT INTO parley_calls (id, agent, started, delete_at, owner, info)
-VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO"""
+VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING RETURNING id"""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
 
@@ -88,19 +89,26 @@ class CallDatabase:
         self._has_key = False
 
     def _ask(self, statement: str, *values: str | int | bytes | None) -> list[tuple[Any, ...]]:
+        self.read_key()
+        return self._run(statement, *values)
+
+    def read_key(self) -> None:
+        """Have the key of the list, and its mark."""
         if not self._has_key:  # who only reads the list needs no right to write it
             found = self._run(_GET_KEY) or self._run(_PUT_KEY, self.key) or self._run(_GET_KEY)
             self._has_key = bool(found)
             self.key = found[0][0] if found else self.key
-        return self._run(statement, *values)
 
-    def add(self, info: CallInfo, *, replace: bool = False) -> bool:
-        """Add an entry; returns whether that was done: there may be one of its id, which may be replaced."""
-        action = "UPDATE SET info = excluded.info" if replace else "NOTHING"
-        # An empty owner would be one that others could have.
+    @property
+    def mark(self) -> str:
+        """A text that no other list has; empty until the key was read."""
+        return sha256(self.key).hexdigest() if self._has_key else ""
+
+    def add(self, info: CallInfo) -> bool:
+        """Add an entry; returns whether that was done: there may be one of its id."""
+        # Without an owner it is NULL: no key may see it, even one whose owner is empty.
         owner, content = info.owner or None, msgspec.json.encode(info)
-        values = info.id, info.agent, info.started, info.delete_at, owner, content
-        return bool(self._ask(f"{_INSERT} {action} RETURNING id", *values))
+        return bool(self._ask(_INSERT, info.id, info.agent, info.started, info.delete_at, owner, content))
 
     def update(self, info: CallInfo) -> None:
         """Replace an entry; one that was deleted does not come back."""

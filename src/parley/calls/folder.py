@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +31,9 @@ EVENTS, AUDIO, INFO = "events.jsonl", "audio.wav", "call.json"
 """Names of the files of a call."""
 _LIST = "calls.sqlite3"
 _UNLISTED = "unlisted"
-"""In the folder of a call that the list did not take when it began: what was to be added."""
+"""In the folder of a call that its list has not taken: what is to be added."""
+_MARK = ".list"
+"""In the folder of a call of a list that servers share: which list. Empty: that was away from the start."""
 _CALL = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{16}")
 _ENTRY = re.compile(rf"{_CALL.pattern}(\.[0-9]{{1,4}})?")
 _LAST_PART = 9999
@@ -41,7 +43,7 @@ LEAST_FREE = 512 * 1024 * 1024
 MAX_SPOOL = 16 * 1024 * 1024 * 1024
 """Bytes that wait for an object store; beyond them recordings end, and none begins."""
 _LOST_S = 86_400.0
-"""After this time the server of a call that has not ended was killed: no recording is so long."""
+"""A call that has not ended, and of which nothing was written for so long: its server was killed."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +57,10 @@ def is_call_id(text: str) -> bool:
     return _CALL.fullmatch(text) is not None
 
 
+class CallFilesMissingError(CallNotFoundError):
+    """A call is listed, and its files are gone, or still with its server."""
+
+
 class CallFolder:
     """The calls of one folder. Several servers may share it on one machine.
 
@@ -63,9 +69,9 @@ class CallFolder:
 
     Args:
         path: of the folder.
-        store: where the files of ended calls go; None: they stay. A call that the list does not take is
-            listed when they do.
-        entries: the list; None: it is in the folder.
+        store: where the files of ended calls go; None: they stay.
+        entries: the list; None: it is in the folder. With a store calls are added to it by
+            :meth:`upload_finished` only, because recordings do not wait for a database.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class CallFolder:
         self.path = path
         self.store = store
         self._own_list = None if entries else path / _LIST
+        self._lists_later = entries is not None and store is not None
         self.entries = entries or CallDatabase(partial(ask_sqlite, path / _LIST))
         self.spool_bytes = 0
         """With a store: of the files that waited for it when :meth:`upload_finished` was called last."""
@@ -98,79 +105,70 @@ class CallFolder:
             self._own_list.touch(0o600)
         for part in range(info.part, _LAST_PART + 1):
             name = info.call if part == 1 else f"{info.call}.{part}"
+            if self._lists_later and part > 1:  # another server may list a part of that name
+                name = make_call_id(datetime.now(UTC))
             try:
                 (self.path / name).mkdir(mode=0o700)
             except FileExistsError:  # the part of another session that went on from the same checkpoint
                 continue
             info = msgspec.structs.replace(info, id=name, part=part)
             try:
-                if self.entries.add(info):
+                if self._add(info):
                     return info
-            except OSError as error:
-                if self.store is not None:
-                    _log.error("the call %s is listed when its files are moved: %s", name, error)
-                    return self._list_later(info)
-                (self.path / name).rmdir()
+            except BaseException:
+                shutil.rmtree(self.path / name, ignore_errors=True)
                 raise
             (self.path / name).rmdir()  # the files of that part are elsewhere
         raise FileExistsError(f"{self.path / info.call}: too many parts")
 
-    def _list_later(self, info: CallInfo) -> CallInfo:
-        folder = self.path / info.id
-        if info.part > 1:  # meanwhile another server may list a part of this name
-            info = msgspec.structs.replace(info, id=make_call_id(datetime.now(UTC)))
-            folder = folder.rename(self.path / info.id)
-        with open_private(folder / _UNLISTED) as file:
-            file.write(msgspec.json.encode(info))
-        return info
+    def _add(self, info: CallInfo) -> bool:
+        if not self._lists_later:
+            return self.entries.add(info)
+        self._mark(self.path / info.id)
+        _write_whole(self.path / info.id / _UNLISTED, msgspec.json.encode(info))
+        return True
 
     def finish(self, info: CallInfo) -> None:
         """Complete a call: its file :data:`INFO` appears as a whole."""
-        folder = self.path / info.id
-        temporary = folder / f"{INFO}.part"
-        with open_private(temporary) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(info), indent=2))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / INFO)
-        try:
+        content = msgspec.json.format(msgspec.json.encode(info), indent=2)
+        _write_whole(self.path / info.id / INFO, content)
+        if not self._lists_later:
             self.entries.update(info)
-        except OSError as error:
-            if self.store is None:
-                raise
-            _log.error("the end of the call %s is listed when its files are moved: %s", info.id, error)
 
     @contextmanager
     def open(
         self, entry: str, scope: CallScope = ALL_CALLS, name: str = ""
     ) -> Iterator[tuple[CallInfo, Path]]:
-        """What the list says of an entry, and a folder with its files, or only the named one.
+        """What the list says of an entry, and a folder with its files; of a store's only the named one.
 
         Raises:
-            CallNotFoundError: there is none of this id, or its files are gone.
+            CallNotFoundError: there is none of this id, or its files are not here.
         """
         info, folder = self._info(entry, scope), self.path / entry
         if folder.is_dir():
             yield info, folder
-        elif self.store is None:
-            raise CallNotFoundError(f"the files of the call {entry} are not in {self.path}")
         else:
             with TemporaryDirectory() as copies:
-                self.store.download(entry, Path(copies), name)
+                self._store_of(entry).download(entry, Path(copies), name)
                 yield info, Path(copies)
 
     def open_file(self, entry: str, name: str, scope: CallScope = ALL_CALLS) -> tuple[OpenFile, int]:
         """A file of an entry, here or in the store, and its size.
 
         Raises:
-            CallNotFoundError: there is no such entry.
+            CallNotFoundError: there is no such entry, or its files are not here.
             FileNotFoundError: it has no such file.
         """
         path = self.path / self._info(entry, scope).id / name
         if self.store is None or path.exists():
             return path.open("rb"), path.stat().st_size
-        file = self.store.open(entry, name)
+        file = self._store_of(entry).open(entry, name)
         return file, file.size
+
+    def _store_of(self, entry: str) -> CallStore:
+        if self.store is not None and self.store.names(entry):
+            return self.store
+        raise CallFilesMissingError(f"{self.path} and its store do not have the files of {entry}, or not yet")
 
     def delete(self, entry: str, scope: CallScope = ALL_CALLS) -> None:
         """Delete an entry, first its files and then its line in the list.
@@ -182,14 +180,7 @@ class CallFolder:
 
     def delete_due(self, now: datetime) -> int:
         """Delete the calls whose time is over; returns how many they were."""
-        count = 0
-        for info in self.entries.newest(due=to_iso(now)):
-            try:
-                count += self._remove(info.id)
-            except OSError as error:
-                _log.exception("the call %s, whose time is over, cannot be deleted", info.id)
-                if error.errno is None:  # of the store or the list: each would wait for it
-                    break
+        count = len(_do_each(self._remove, [info.id for info in self.entries.newest(due=to_iso(now))])[0])
         if count:
             _log.info("%d recorded calls were deleted: their time was over", count)
         return count
@@ -199,42 +190,92 @@ class CallFolder:
         return shutil.disk_usage(self.path).free >= LEAST_FREE and self.spool_bytes <= MAX_SPOOL
 
     def upload_finished(self) -> None:
-        """Move the files of finished calls into the store. What is left because it failed is moved later.
+        """Have the list know all calls, and move the files of those that have ended into the store.
+
+        What is left because it failed is done later. Other lists' calls are left to their servers.
 
         Raises:
-            OSError: the list or the store failed.
+            OSError: the list, the store, or the files of a call failed; other calls do not wait for those.
         """
         if self.store is None:
             return
         self._measure()
-        if self._own_list is None:  # there may be one of before servers shared theirs
-            for info in CallDatabase(partial(ask_sqlite, self.path / _LIST)).newest():
-                self.entries.add(info)
-            (self.path / _LIST).unlink(missing_ok=True)
-        for folder in filter(_is_over, sorted(self.path.glob("*/"))):
-            try:
-                self._list_again(folder)
-                self.store.upload(folder)
-            except FileNotFoundError:
-                if folder.exists():  # there is no such bucket; else it was deleted, or another server's
-                    raise
-            finally:
-                if self.entries.find(folder.name) is None:  # it was deleted meanwhile
-                    self.store.delete(folder.name)
-            shutil.rmtree(folder, ignore_errors=True)
+        if self._own_list is None:
+            self.entries.read_key()
+            self._join_own_list(self.path / _LIST)
+        listed, failure = _do_each(self._list_again, sorted(path.name for path in self.path.glob("*/")))
+        _, failed = _do_each(partial(self._move, self.store), listed)
         self._measure()
+        if failure := failed or failure:
+            raise failure
 
-    def _list_again(self, folder: Path) -> None:
-        """Have the list say what the folder of a call says, if that says more."""
+    def _join_own_list(self, path: Path) -> None:
+        """Take over the list that is in the folder, from before its servers shared one."""
+        if path.exists():
+            for info in CallDatabase(partial(ask_sqlite, path)).newest():
+                self.entries.add(info)
+            for folder in self.path.glob("*/"):
+                if _ENTRY.fullmatch(folder.name) and not (folder / _MARK).exists():
+                    self._mark(folder)
+            path.unlink(missing_ok=True)
+
+    def _mark(self, folder: Path) -> None:
+        _write_whole(folder / _MARK, self.entries.mark.encode())
+
+    def _is_of_list(self, folder: Path) -> bool:
+        """Whether a call is of this list; one without a mark is of the folder's own."""
+        try:
+            mark = (folder / _MARK).read_text()
+        except FileNotFoundError:
+            return self._own_list is not None
+        if self._own_list is None and not mark:  # no other list has taken it
+            self._mark(folder)
+        return self._own_list is None and mark in ("", self.entries.mark)
+
+    def _list_again(self, entry: str) -> bool:
+        """If a call is of this list, have that say what its folder says; returns whether it is."""
+        folder = self.path / entry
         begun, ended = folder / _UNLISTED, folder / INFO
-        with suppress(FileNotFoundError):
-            source = ended if ended.exists() else begun
+        if not self._is_of_list(folder):
+            return False
+        source = ended if ended.exists() else begun
+        try:
             info = msgspec.json.decode(source.read_bytes(), type=CallInfo)
-            if begun.exists():
-                self.entries.add(info, replace=True)
-                begun.unlink()
-            else:
-                self.entries.update(info)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            if source == ended:
+                raise
+            return True  # it is listed, or nothing says how
+        if begun.exists():
+            self.entries.add(info)  # it may be there, if only the answer was lost
+            begun.unlink(missing_ok=True)
+        if source == ended:
+            self.entries.update(info)
+        return True
+
+    def _move(self, store: CallStore, entry: str) -> bool:
+        folder = self.path / entry
+        if not self._is_over(folder):
+            return False
+        try:
+            store.upload(folder)
+        except FileNotFoundError:
+            if folder.exists():  # there is no such bucket; else it was deleted, or another server's
+                raise
+        finally:
+            if self.entries.find(entry) is None:  # it was deleted meanwhile
+                store.delete(entry)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+    def _is_over(self, folder: Path) -> bool:
+        """Whether a call has ended, or its server has not ended it."""
+        try:
+            if (folder / INFO).exists():
+                return True
+            changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+        except FileNotFoundError:
+            return False
+        return changed < time.time() - _LOST_S and _ENTRY.fullmatch(folder.name) is not None
 
     def _measure(self) -> None:
         size = 0
@@ -260,13 +301,22 @@ class CallFolder:
         return is_removed
 
 
-def _is_over(folder: Path) -> bool:
-    """Whether a call has ended, or its server has not ended it."""
-    try:
-        is_lost = folder.stat().st_mtime < time.time() - _LOST_S and _ENTRY.fullmatch(folder.name)
-        return bool(is_lost) or (folder / INFO).exists()
-    except FileNotFoundError:
-        return False
+def _do_each(
+    work: Callable[[str], bool], entries: Iterable[str]
+) -> tuple[list[str], OSError | msgspec.MsgspecError | None]:
+    """The entries for which it returned True, and the last failure."""
+    done: list[str] = []
+    failure: OSError | msgspec.MsgspecError | None = None
+    for entry in entries:
+        try:
+            if work(entry):
+                done.append(entry)
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.error("the recorded call %s cannot be listed, moved or deleted now: %s", entry, error)
+            failure = error
+            if isinstance(error, OSError) and error.errno is None:
+                break  # of the store or the list: each would wait for it
+    return done, failure
 
 
 def open_calls(folder: Path, store: str | None = None, shared_list: str | None = None) -> CallFolder:
@@ -295,6 +345,16 @@ def open_calls(folder: Path, store: str | None = None, shared_list: str | None =
 def open_private(path: Path) -> BufferedWriter:
     """A new file that only its owner can read."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A file that appears as a whole."""
+    temporary = path.with_name(f"{path.name}.part")
+    with open_private(temporary) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def to_iso(moment: datetime) -> str:

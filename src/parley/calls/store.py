@@ -55,19 +55,19 @@ class CallStore:
         )
 
     def upload(self, folder: Path) -> None:
-        """Store the files of a call.
+        """Store the files of a call, but for hidden ones.
 
         Raises:
             OSError: the store failed, as from the other methods.
         """
         with self._errors():
-            for path in folder.iterdir():
+            for path in folder.glob("[!.]*"):
                 self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
 
     def download(self, entry: str, folder: Path, name: str = "") -> None:
         """Write the files of a call into a folder; only one, if it is named."""
         with self._errors():
-            for key in [f"{entry}/{name}"] if name else self._names(entry):
+            for key in [f"{entry}/{name}"] if name else self._list(entry):
                 with (folder / Path(key).name).open("wb") as file:
                     for piece in self._obstore.get(self._store, key):
                         file.write(piece)
@@ -80,10 +80,15 @@ class CallStore:
     def delete(self, entry: str) -> None:
         """Delete the files of a call, if there are some."""
         with self._errors():
-            for name in self._names(entry):
+            for name in self._list(entry):
                 self._obstore.delete(self._store, name)
 
-    def _names(self, entry: str) -> list[str]:
+    def names(self, entry: str) -> list[str]:
+        """The files of a call."""
+        with self._errors():
+            return self._list(entry)
+
+    def _list(self, entry: str) -> list[str]:
         return [one["path"] for one in self._obstore.list(self._store, prefix=f"{entry}/").collect()]
 
     @contextmanager

@@ -81,6 +81,9 @@ class CallWriter:
         upkeep.join(max(0.0, end - time.monotonic()))
         if late := writing.is_alive():
             _log.error("%d bytes of recordings were not written", self._put - self._done)
+        if upkeep.is_alive():
+            waiting = self.folder.spool_bytes
+            _log.error("upkeep of calls was not done in time: %d bytes or more are not uploaded", waiting)
         return not late
 
     def _run(self) -> None:
@@ -91,19 +94,24 @@ class CallWriter:
     def written(self, outcome: str) -> None:
         """A recording is over."""
         self._on_written(outcome)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the list say what was written, and upload what has ended."""
         self._wake.set()
 
     def _keep_up(self) -> None:
-        wait_s = _RETRY_S
+        folder, wait_s = self.folder, _RETRY_S
         while True:
             self._wake.clear()
             is_last = self._is_closing
             failed = False
-            for work in (self.folder.upload_finished, partial(self.folder.delete_due, datetime.now(UTC))):
+            deletion = partial(folder.delete_due, datetime.now(UTC))
+            for what, work in (("uploaded", folder.upload_finished), ("deleted", deletion)):
                 try:
                     work()
                 except (OSError, msgspec.MsgspecError) as error:
-                    _log.error("recorded calls in %s wait: %s", self.folder.path, error)
+                    _log.error("recorded calls in %s wait to be %s: %s", folder.path, what, error)
                     failed = True
             if is_last:
                 return
@@ -178,6 +186,7 @@ class CallRecord:
             self._audio = self._files.enter_context(wave.open(file, "wb"))  # noqa: SIM115 - it is closed with the others
             self._audio.setparams((2, 2, RATE, 0, "NONE", ""))
             self._audio.writeframes(b"")
+        self._writer.wake()
 
     def _add_user(self, audio: NDArray[np.int16] | int, now: float) -> None:
         self._write(self._mixer.add_user(audio, now))

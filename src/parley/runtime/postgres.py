@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -18,7 +18,7 @@ _LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 
 """A host that is gone without a word is given up after 10 s, also while a transaction is rolled back."""
 _WAIT_S = 10.0
 AWAY_S = 30.0
-"""After a failure the database is left alone."""
+"""For so long after a failure no connection is tried."""
 LOCK_CREATION = f"SELECT pg_advisory_xact_lock({0x7061726C})"
 """Two servers that create a table at once would fail, though it may be there already."""
 
@@ -66,10 +66,10 @@ class SharedTables:
         try:
             with (
                 psycopg.connect(self._conninfo, autocommit=True) as db,
-                socket.socket(fileno=os.dup(db.fileno())) as line,
+                socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM) as line,
             ):
                 # A server that hangs keeps the connection open.
-                late = threading.Timer(_WAIT_S, line.shutdown, [socket.SHUT_RDWR])
+                late = threading.Timer(_WAIT_S, _end, [line])
                 late.start()
                 try:
                     return self._run(db, statement.encode(), values)
@@ -87,3 +87,8 @@ class SharedTables:
             db.execute(self._create)
             cursor = db.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
+
+
+def _end(line: socket.socket) -> None:
+    with suppress(OSError):  # it has just ended by itself
+        line.shutdown(socket.SHUT_RDWR)

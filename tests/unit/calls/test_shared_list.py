@@ -16,7 +16,7 @@ from fake_s3 import serving as serving_files
 from postgres_server import serving
 
 from parley.calls.database import CallScope
-from parley.calls.folder import CallFolder, make_call_id, open_calls
+from parley.calls.folder import CallFilesMissingError, CallFolder, make_call_id, open_calls
 from parley.calls.settings import RecordSettings
 from parley.calls.store import CallStore
 from parley.calls.writing import CallRecord, CallWriter
@@ -74,7 +74,7 @@ def test_calls_of_all_servers_are_seen_read_and_deleted_by_each(
     monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_STORE", STORE)
     monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_LIST", database.url)
     gateway = open_calls(tmp_path / "gateway")
-    assert [call.id for call in gateway.entries.newest()] == [second, first] == [f"{first}.2", first]
+    assert [(call.id, call.call) for call in gateway.entries.newest()] == [(second, first), (first, first)]
     assert [call.id for call in gateway.entries.newest(scope=CallScope(owner="anna"))] == [first]
     for entry in (first, second):
         with gateway.open(entry) as (found, files):
@@ -87,8 +87,12 @@ def test_calls_of_all_servers_are_seen_read_and_deleted_by_each(
 
 
 def test_part_that_two_servers_begin_from_one_checkpoint_has_two_entries(server):
-    begun = [server(name).begin(info(call="20260504-120000-0123456789abcdef", part=2)) for name in "ab"]
-    assert [one.part for one in begun] == [2, 3]
+    servers = [server(name) for name in "ab"]
+    begun = [one.begin(info(call="20260504-120000-0123456789abcdef", part=2)) for one in servers]
+    for one in servers:
+        one.upload_finished()
+    assert {call.id for call in servers[0].entries.newest()} == {one.id for one in begun}
+    assert [one.part for one in begun] == [2, 2]
 
 
 def test_call_that_moves_to_another_server_need_not_announce_the_recording_again(server):
@@ -126,24 +130,26 @@ def test_servers_that_start_at_once_make_the_tables_once_and_have_one_key(server
     assert len({one.entries.key for one in servers}) == 1
 
 
-def test_calls_are_recorded_while_the_database_is_away_and_listed_when_it_is_back(server, database, caplog):
+def test_calls_are_recorded_while_the_database_is_away_and_listed_when_it_is_back(server, database):
     folder = server("one")
     goes_on = folder.begin(info(NOW + timedelta(hours=1)))
+    folder.upload_finished()
     database.stop()
     try:
         new = record(folder, folder.begin(info()))
         part = folder.begin(info(call=new, part=2))
         record(folder, part)
         record(folder, goes_on)
-        assert caplog.text.count("is listed when its files are moved") == 5
         with pytest.raises(OSError, match="calls_list: "):
             folder.upload_finished()
         assert folder.spool_bytes > 0
     finally:
         database.start()
     # Meanwhile another server may have made a part of the name that this one would have had.
-    taken = server("other").begin(info(call=new, part=2, session="s2"))
-    folder.upload_finished()
+    other = server("other")
+    taken = other.begin(info(call=new, part=2, session="s2"))
+    for one in (other, folder):
+        one.upload_finished()
     listed = {call.id: call for call in folder.entries.newest()}
     assert {name: call.ended for name, call in listed.items()} == {
         goes_on.id: True,
@@ -186,11 +192,11 @@ def test_database_that_accepts_a_connection_and_hangs_is_given_up(server, monkey
         folder.entries._run("SELECT pg_sleep(60)")
 
 
-def test_call_that_was_deleted_while_its_server_had_no_database_does_not_come_back(server, bucket):
+def test_call_that_was_deleted_before_its_files_were_moved_does_not_come_back(server, bucket):
     folder = server("one")
     begun = folder.begin(info())
-    gone = server("one", AWAY)  # the same server, which cannot reach the list
-    record(gone, begun)
+    folder.upload_finished()
+    record(folder, begun)
     server("other").delete(begun.id)
     folder.upload_finished()
     assert folder.entries.newest() == []
@@ -199,23 +205,106 @@ def test_call_that_was_deleted_while_its_server_had_no_database_does_not_come_ba
 
 
 @pytest.mark.parametrize("was_listed", [True, False])
-def test_call_that_its_server_never_ended_moves_after_a_day(server, database, bucket, was_listed):
+def test_call_that_its_server_never_ended_moves_after_a_day(server, bucket, was_listed):
+    begun = server("one", AWAY).begin(info(days=1))
     folder = server("one")
-    begun = (folder if was_listed else server("one", AWAY)).begin(info(days=1))
-    (folder.path / begun.id / "events.jsonl").write_text("{}\n")
+    if was_listed:
+        folder.upload_finished()
+    events = folder.path / begun.id / "events.jsonl"
+    events.write_text("{}\n")
     foreign = folder.path / "backup"
     foreign.mkdir()
+    day_before = (time.time() - 100_000,) * 2
+    os.utime(events.parent, day_before)
     folder.upload_finished()
-    assert not bucket.objects
-    day_before = time.time() - 100_000
-    for path in (folder.path / begun.id, foreign):
-        os.utime(path, (day_before, day_before))
+    assert not bucket.objects  # the call goes on: something was written
+    for path in (events.parent / ".list", events, events.parent, foreign):
+        os.utime(path, day_before)
     folder.upload_finished()
     assert [*bucket.objects] == [f"calls/{begun.id}/events.jsonl"]
     assert [call.ended for call in folder.entries.newest()] == [False]
     assert folders_in(folder) == ["backup"]
     assert server("other").delete_due(NOW + timedelta(days=2)) == 1
     assert not bucket.objects
+
+
+@pytest.fixture
+def others_url(database):
+    """Of another list at the same server."""
+    database.execute("CREATE SCHEMA others")
+    yield f"{database.url}?options=-csearch_path%3Dothers"
+    database.execute("DROP SCHEMA others CASCADE")
+
+
+def test_servers_with_a_folder_and_two_lists_leave_each_other_their_calls(server, bucket, others_url):
+    one, other = server("shared"), server("shared", others_url)
+    own = CallFolder(one.path, CallStore(STORE))
+    for folder in (one, other):
+        folder.upload_finished()
+    calls = {folder: record(folder, folder.begin(info())) for folder in (one, other)}
+    assert len(set(calls.values())) == 2
+    own.upload_finished()
+    one.upload_finished()
+    assert folders_in(one) == [calls[other]]
+    other.upload_finished()
+    for folder, entry in calls.items():
+        assert [(call.id, call.ended) for call in folder.entries.newest()] == [(entry, True)]
+    assert sorted(bucket.objects) == sorted(
+        f"calls/{entry}/{name}" for entry in calls.values() for name in ("call.json", "events.jsonl")
+    )
+
+
+@pytest.mark.parametrize("damage", ["call.json", "unlisted"])
+def test_call_whose_files_are_damaged_holds_up_no_other(server, bucket, damage):
+    folder = server("one")
+    damaged = record(folder, folder.begin(info()))
+    (folder.path / damaged / damage).write_bytes(b"{")
+    whole = record(folder, folder.begin(info(NOW + timedelta(hours=1))))
+    if damage == "call.json":
+        with pytest.raises(msgspec.DecodeError):
+            folder.upload_finished()
+        assert folders_in(folder) == [damaged]
+    else:
+        folder.upload_finished()
+        assert folder.entries.find(damaged) is not None
+    assert f"calls/{whole}/call.json" in bucket.objects
+
+
+def test_call_that_cannot_begin_leaves_no_folder(server, monkeypatch):
+    folder = server("one")
+
+    def fail(_: object) -> bytes:
+        raise UnicodeEncodeError("utf-8", "x", 0, 1, "no text")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(msgspec.json, "encode", fail)
+        with pytest.raises(UnicodeEncodeError):
+            folder.begin(info())
+    assert folders_in(folder) == []
+
+
+def test_call_whose_files_are_with_another_server_is_not_read(server, tmp_path):
+    one, other = server("one"), server("other")
+    begun = one.begin(info())
+    one.upload_finished()
+    for name in ("", "events.jsonl"):
+        with (
+            pytest.raises(CallFilesMissingError, match="do not have the files of"),
+            other.open(begun.id, name=name),
+        ):
+            pass
+    with pytest.raises(CallFilesMissingError):
+        other.open_file(begun.id, "audio.wav")
+    record(one, begun)
+    one.upload_finished()
+    with pytest.raises(FileNotFoundError):
+        other.open_file(begun.id, "audio.wav")
+
+
+def test_begin_and_end_of_a_call_ask_nothing_of_the_database(server, monkeypatch):
+    folder = server("one")
+    monkeypatch.setattr(folder.entries, "_run", lambda *_: pytest.fail("it was asked"))
+    record(folder, folder.begin(info()))
 
 
 def test_list_in_the_folder_is_joined_to_that_which_servers_share(server, tmp_path):
@@ -231,6 +320,7 @@ def test_list_in_the_folder_is_joined_to_that_which_servers_share(server, tmp_pa
 def test_user_who_may_not_create_tables_reads_and_deletes(server, database):
     folder = server("one")
     begun = folder.begin(info())
+    folder.upload_finished()
     database.execute("DROP ROLE IF EXISTS reader")
     database.execute("CREATE ROLE reader LOGIN")
     database.execute("GRANT SELECT, DELETE ON parley_calls, parley_call_keys TO reader")

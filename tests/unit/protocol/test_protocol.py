@@ -273,3 +273,8 @@ def test_a_checkpoint_of_a_newer_server_is_read():
     event = decode_event(raw)
     assert isinstance(event, protocol.Checkpoint)
     assert event.state.agent == AgentTurnState(turn=1, response_id="r")
+
+
+def test_owner_with_a_character_that_no_database_takes_is_refused():
+    with pytest.raises(errors.ParleyError, match="owner"):
+        protocol.decode_start(b'{"type": "start", "owner": "a\\u0000b"}')

@@ -17,7 +17,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.calls.database import CallInfo, CallScope
-from parley.calls.folder import AUDIO, EVENTS, open_calls
+from parley.calls.folder import AUDIO, EVENTS, CallFilesMissingError, open_calls
 from parley.calls.store import OpenFile
 from parley.calls.transcripts import CallTranscript, read_transcript
 from parley.errors import CallNotFoundError, ModelLoadingError
@@ -151,11 +151,13 @@ class RecordedCalls:
         """The result of ``work``, which reads or deletes files.
 
         Raises:
-            CallNotFoundError: the call does not exist, or not for this caller.
+            CallNotFoundError: the call, or what is to be read of it, does not exist, or not for this caller.
             CallsUnavailableError: the folder cannot be used.
         """
         try:
             return await asyncio.wrap_future(threads.submit(work, *args))
+        except CallFilesMissingError as error:
+            raise CallNotFoundError("the files of this call cannot be read here, or not yet") from error
         except (CallNotFoundError, FileNotFoundError) as error:  # its text has the folder
             raise CallNotFoundError("there is no such call") from error
         except (OSError, msgspec.MsgspecError) as error:

@@ -64,8 +64,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Do it.
 
     Raises:
-        CallNotFoundError: there is no such call.
-        UsageError: the folder, the store or the list cannot be used.
+        CallNotFoundError: there is no such call, or its files are not here.
+        ModelLoadingError: the settings of the store and the list cannot be used.
+        UsageError: the folder, the store or the list has failed.
     """
     folder = open_calls(args.folder)
     try:
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
                     _show(info, files, console)
             case "export":
                 with folder.open(args.id) as (_, files):
-                    shutil.copytree(files, args.out)
+                    shutil.copytree(files, args.out, ignore=shutil.ignore_patterns(".*"))
                 console.print(f"Written: {args.out}", markup=False, highlight=False)
             case _:
                 for entry in args.id:

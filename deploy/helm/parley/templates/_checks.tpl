@@ -167,6 +167,9 @@
 {{- if and $isListed (not $isStored) -}}
 {{- fail "worker.env names a list of calls, and no PARLEY_VOICE_AGENT_CALLS_STORE: their files would go with their pods" -}}
 {{- end -}}
+{{- if and $isStored .Values.networkPolicy.enabled (not .Values.networkPolicy.workerEgress) -}}
+{{- fail "worker.env names a store of calls, and networkPolicy.workerEgress is empty: name the networks of the store and of the list that workers may reach" -}}
+{{- end -}}
 {{- if ne (empty .Values.workerTls.workerSecret) (empty .Values.workerTls.gatewaySecret) -}}
 {{- fail "workerTls: workerSecret and gatewaySecret are set together, because workers demand a certificate of gateways" -}}
 {{- end -}}

@@ -123,6 +123,9 @@ class Store:
     def open(self, entry, name):
         return StoredFile((self.path / entry / name).read_bytes())
 
+    def names(self, entry):
+        return [*(self.path / entry).glob("*")]
+
 
 class StoredFile(io.BytesIO):
     """Its size is known."""
@@ -147,6 +150,17 @@ async def test_call_is_read_whose_files_are_in_an_object_store(stored, guarded, 
     audio = await guarded.http.get(f"{PATH}/{call}/audio", headers=HEADERS["anna"])
     assert audio.content == SOUND
     assert code_of(await guarded.http.get(f"{PATH}/{call}", headers=HEADERS["ben"]))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["", "/audio"])
+async def test_call_whose_files_are_with_another_server_is_not_said_to_be_none(
+    stored, guarded, recorded, path
+):
+    call = recorded.add("anna")
+    shutil.rmtree(recorded.folder.path / call)
+    answer = await guarded.http.get(f"{PATH}/{call}{path}", headers=HEADERS["anna"])
+    assert code_of(answer) == (404, "call_not_found")
+    assert "cannot be read here, or not yet" in answer.text
 
 
 async def test_list_does_not_wait_for_files_and_callers_who_leave_free_their_places(
