@@ -16,7 +16,7 @@ from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, ToolCancelled, ToolRequest, ToolResponse
-from parley.timeouts import is_set_within
+from parley.timeouts import hold_task, is_set_within
 from parley_client.audio.files import read_speech
 from parley_client.call_session import CallSession
 from parley_client.call_stats import CallStats
@@ -67,10 +67,7 @@ class CallTools:
             self._send(request, ToolResponse(call_id=request.call_id, output=busy, is_error=True))
             return
         name = f"call-{self._call_id}-{request.call_id}"
-        task = asyncio.get_running_loop().create_task(self._answer(request), name=name)
-        self._asked[request.call_id] = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._asked[request.call_id] = hold_task(self._tasks, self._answer(request), name)
 
     async def _answer(self, request: ToolRequest) -> None:
         send = functools.partial(self._send, request)

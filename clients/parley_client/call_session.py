@@ -13,7 +13,7 @@ import msgspec
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, InferenceError, ParleyError, SessionNotFoundError
-from parley.timeouts import cancel_all
+from parley.timeouts import cancel_all, hold_task
 from parley_client.call_stats import CallStats
 from parley_client.errors import (
     CallEndedError,
@@ -466,9 +466,7 @@ class CallSession:
 
     def _begin_to_leave(self, stream: ServerStream) -> None:
         stream.drop()
-        task = asyncio.get_running_loop().create_task(self._leave(stream), name=f"call-{self._call_id}-leave")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        hold_task(self._leaving, self._leave(stream), f"call-{self._call_id}-leave")
 
     async def _leave(self, stream: ServerStream) -> None:
         try:

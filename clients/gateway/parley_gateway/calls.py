@@ -17,7 +17,7 @@ from parley.errors import (
     UnknownAgentError,
 )
 from parley.logs import log_ids
-from parley.timeouts import cancel_all, is_set_within, loop_time, with_timeout
+from parley.timeouts import cancel_all, hold_task, is_set_within, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.options import Bounds, Deadlines, check_start
@@ -387,10 +387,7 @@ class Calls:
 
     def _begin_to_end(self, call: Call, then: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
         """Hang up in the background; :meth:`aclose` waits for it."""
-        closing = asyncio.get_running_loop().create_task(_close(call, then), name=f"close-{call.id}")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-        return closing
+        return hold_task(self._closing, _close(call, then), f"close-{call.id}")
 
 
 async def _close(call: Call, then: Callable[[], None]) -> None:

@@ -64,7 +64,7 @@ class CallInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls of a list are to be seen; the others are treated as if there were none."""
+    """Which calls of a list are to be seen; the others are unknown to the caller."""
 
     owner: str | None = None
     """Of calls that have this owner only, and none if it is empty. None: of all."""

@@ -16,6 +16,7 @@ import grpc.aio
 from parley.canaries.asking import ask_models
 from parley.canaries.connection import ServerAddress
 from parley.errors import TooManySessionsError
+from parley.timeouts import hold_task
 from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
@@ -231,6 +232,4 @@ class Servers:
 
     def _close(self, server: TritonServer) -> None:
         del self._removed[server.address]
-        closing = asyncio.get_running_loop().create_task(server.aclose(), name=f"close-{server.address}")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        hold_task(self._closing, server.aclose(), f"close-{server.address}")

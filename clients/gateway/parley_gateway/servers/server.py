@@ -14,7 +14,7 @@ import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError
-from parley.timeouts import cancel_all, is_set_within, loop_time
+from parley.timeouts import cancel_all, hold_task, is_set_within, loop_time
 from parley_client.channel import error_of
 from parley_client.transport import MODEL
 from parley_gateway.model_health import ModelHealth
@@ -122,9 +122,7 @@ class TritonServer:
     def _close_if_unused(self, channel: grpc.aio.Channel) -> None:
         if channel is self.channel or any(lease.channel is channel for lease in self._leases):
             return
-        closing = asyncio.get_running_loop().create_task(channel.close(), name=f"close-{self.address}")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        hold_task(self._closing, channel.close(), f"close-{self.address}")
 
     @property
     def address(self) -> str:

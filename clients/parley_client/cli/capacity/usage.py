@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from parley.timeouts import cancel_all
+
 _SAMPLE_S = 1.0
 
 _log = logging.getLogger("parley.client")
@@ -43,8 +45,7 @@ class UsageMeter:
 
     async def __aexit__(self, *problem: object) -> None:
         assert self._task is not None
-        self._task.cancel()
-        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        (ended,) = await cancel_all([self._task])
         wall_s = time.monotonic() - self._began_s
         if self._cpu_s is not None and wall_s > 0:
             self.cpus = (self._cpu_s() - self._before_s) / wall_s

@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley.timeouts import cancel_all, is_set_within, with_timeout
+from parley.timeouts import cancel_all, hold_task, is_set_within, with_timeout
 from parley_gateway.apis.realtime.client_events import check_shape, check_size
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.server_events import (
@@ -413,9 +413,7 @@ class WebRtcCalls:
 
     def _begin(self, peer: Peer, place: ExitStack) -> None:
         self._peers[peer.id] = peer
-        task = asyncio.create_task(self._run(peer, place), name=peer.id)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        hold_task(self._tasks, self._run(peer, place), peer.id)
 
     async def _run(self, peer: Peer, place: ExitStack) -> None:
         with place:
