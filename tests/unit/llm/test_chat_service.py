@@ -301,7 +301,7 @@ async def test_the_stages_of_a_request_are_spans():
         Progress("Ten.", 2, 3, times=EngineTimes(1.0, 1.5, 2.5, 2.5)),
         Progress("", 1, 3, finish_reason="stop", times=EngineTimes(1.0, 1.5, 2.5, 4.5, preemptions=1)),
     )
-    with spans.tracing.begin_below("generate qwen3", PARENT) as span:
+    with spans.tracing.begin("generate qwen3", PARENT, alone=False) as span:
         await collect(service(engine).generate(request(max_tokens=9), span))
     whole = spans.one("generate qwen3")
     assert {one.name: round((one.end_time - one.start_time) / 1e9, 3) for one in spans.below(whole)} == {
@@ -320,7 +320,7 @@ async def test_a_request_that_is_aborted_has_the_stages_so_far():
     spans = Spans()
     engine = ScriptedEngine(Progress("Ten.", 2, times=EngineTimes(1.0, 1.5, 2.5, 2.5)), None)
     chat = service(engine)
-    with spans.tracing.begin_below("generate qwen3", PARENT) as span:
+    with spans.tracing.begin("generate qwen3", PARENT, alone=False) as span:
         answer = chat.generate(request(), span)
         await anext(answer)
         await chat.abort("r")
