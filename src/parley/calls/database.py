@@ -22,8 +22,6 @@ TABLES = """CREATE TABLE IF NOT EXISTS parley_calls (id {text} PRIMARY KEY, agen
 started {text} NOT NULL, delete_at {text} NOT NULL, owner {text}, info {bytes} NOT NULL);
 CREATE INDEX IF NOT EXISTS parley_calls_by_owner ON parley_calls (owner, started, id);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
-_INSERT = """INSERT INTO parley_calls (id, agent, started, delete_at, owner, info)
-VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING RETURNING id"""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
 
@@ -104,11 +102,17 @@ class CallDatabase:
         """A text that no other list has; empty until the key was read."""
         return sha256(self.key).hexdigest() if self._has_key else ""
 
-    def add(self, info: CallInfo) -> bool:
-        """Add an entry; returns whether that was done: there may be one of its id."""
-        # Without an owner it is NULL: no key may see it, even one whose owner is empty.
-        owner, content = info.owner or None, msgspec.json.encode(info)
-        return bool(self._ask(_INSERT, info.id, info.agent, info.started, info.delete_at, owner, content))
+    def add(self, *infos: CallInfo) -> int:
+        """Add entries in one statement; returns how many: those stay whose ids are there."""
+        values: list[str | bytes | None] = []
+        for info in infos:
+            # Without an owner it is NULL: no key may see it, even one whose owner is empty.
+            owner, content = info.owner or None, msgspec.json.encode(info)
+            values += info.id, info.agent, info.started, info.delete_at, owner, content
+        statement = f"""INSERT INTO parley_calls (id, agent, started, delete_at, owner, info)
+        VALUES {", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(infos))}
+        ON CONFLICT (id) DO NOTHING RETURNING id"""  # noqa: S608 - constants
+        return len(self._ask(statement, *values))
 
     def update(self, info: CallInfo) -> None:
         """Replace an entry; one that was deleted does not come back."""

@@ -42,6 +42,8 @@ LEAST_FREE = 512 * 1024 * 1024
 """Bytes that recordings leave free on their disk."""
 MAX_SPOOL = 16 * 1024 * 1024 * 1024
 """Bytes that wait for an object store; beyond them recordings end, and none begins."""
+_JOINED_AT_ONCE = 500
+"""Entries of the list in the folder that the servers' list takes over with one statement."""
 _LOST_S = 86_400.0
 """A call that has not ended, and of which nothing was written for so long: its server was killed."""
 _log = logging.getLogger(__name__)
@@ -80,7 +82,6 @@ class CallFolder:
         self.path = path
         self.store = store
         self._own_list = None if entries else path / _LIST
-        self._lists_later = entries is not None and store is not None
         self.entries = entries or CallDatabase(partial(ask_sqlite, path / _LIST))
         self.spool_bytes = 0
         """With a store: of the files that waited for it when :meth:`upload_finished` was called last."""
@@ -121,17 +122,25 @@ class CallFolder:
             (self.path / name).rmdir()  # the files of that part are elsewhere
         raise FileExistsError(f"{self.path / info.call}: too many parts")
 
+    @property
+    def _lists_later(self) -> bool:
+        return self._own_list is None and self.store is not None
+
     def _add(self, info: CallInfo) -> bool:
         if not self._lists_later:
-            return self.entries.add(info)
+            return bool(self.entries.add(info))
         self._mark(self.path / info.id)
         _write_whole(self.path / info.id / _UNLISTED, msgspec.json.encode(info))
         return True
 
     def finish(self, info: CallInfo) -> None:
         """Complete a call: its file :data:`INFO` appears as a whole."""
-        content = msgspec.json.format(msgspec.json.encode(info), indent=2)
-        _write_whole(self.path / info.id / INFO, content)
+        content, folder = msgspec.json.format(msgspec.json.encode(info), indent=2), self.path / info.id
+        if self.store is not None and not folder.exists():  # it was taken for lost, or deleted
+            folder.mkdir(mode=0o700)
+            if self._lists_later:
+                self._mark(folder)
+        _write_whole(folder / INFO, content)
         if not self._lists_later:
             self.entries.update(info)
 
@@ -149,7 +158,8 @@ class CallFolder:
             yield info, folder
         else:
             with TemporaryDirectory() as copies:
-                self._store_of(entry).download(entry, Path(copies), name)
+                with self._stored(entry) as store:
+                    store.download(entry, Path(copies), name)
                 yield info, Path(copies)
 
     def open_file(self, entry: str, name: str, scope: CallScope = ALL_CALLS) -> tuple[OpenFile, int]:
@@ -162,13 +172,22 @@ class CallFolder:
         path = self.path / self._info(entry, scope).id / name
         if self.store is None or path.exists():
             return path.open("rb"), path.stat().st_size
-        file = self._store_of(entry).open(entry, name)
+        with self._stored(entry) as store:
+            file = store.open(entry, name)
         return file, file.size
 
-    def _store_of(self, entry: str) -> CallStore:
-        if self.store is not None and self.store.names(entry):
-            return self.store
-        raise CallFilesMissingError(f"{self.path} and its store do not have the files of {entry}, or not yet")
+    @contextmanager
+    def _stored(self, entry: str) -> Iterator[CallStore]:
+        """The store, for files of an entry that are not here."""
+        missing = f"{self.path} and its store do not have the files of {entry}, or not yet"
+        if self.store is None:
+            raise CallFilesMissingError(missing)
+        try:
+            yield self.store
+        except FileNotFoundError as error:
+            if self.store.names(entry):
+                raise
+            raise CallFilesMissingError(missing) from error
 
     def delete(self, entry: str, scope: CallScope = ALL_CALLS) -> None:
         """Delete an entry, first its files and then its line in the list.
@@ -212,8 +231,10 @@ class CallFolder:
     def _join_own_list(self, path: Path) -> None:
         """Take over the list that is in the folder, from before its servers shared one."""
         if path.exists():
-            for info in CallDatabase(partial(ask_sqlite, path)).newest():
-                self.entries.add(info)
+            own, before = CallDatabase(partial(ask_sqlite, path)), ("", "")
+            while infos := own.newest(limit=_JOINED_AT_ONCE, before=before):
+                self.entries.add(*infos)
+                before = infos[-1].started, infos[-1].id
             for folder in self.path.glob("*/"):
                 if _ENTRY.fullmatch(folder.name) and not (folder / _MARK).exists():
                     self._mark(folder)
@@ -223,13 +244,11 @@ class CallFolder:
         _write_whole(folder / _MARK, self.entries.mark.encode())
 
     def _is_of_list(self, folder: Path) -> bool:
-        """Whether a call is of this list; one without a mark is of the folder's own."""
+        """Whether a call is of this list, or may be; one without a mark is of the folder's own."""
         try:
             mark = (folder / _MARK).read_text()
         except FileNotFoundError:
             return self._own_list is not None
-        if self._own_list is None and not mark:  # no other list has taken it
-            self._mark(folder)
         return self._own_list is None and mark in ("", self.entries.mark)
 
     def _list_again(self, entry: str) -> bool:
@@ -245,10 +264,12 @@ class CallFolder:
             if source == ended:
                 raise
             return True  # it is listed, or nothing says how
+        is_new = False
         if begun.exists():
-            self.entries.add(info)  # it may be there, if only the answer was lost
+            self._mark(folder)  # it may have begun while the list was away; no other may take it now
+            is_new = bool(self.entries.add(info))  # it may be there, if only the answer was lost
             begun.unlink(missing_ok=True)
-        if source == ended:
+        if source == ended and not is_new:
             self.entries.update(info)
         return True
 

@@ -65,9 +65,15 @@ class CallStore:
                 self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
 
     def download(self, entry: str, folder: Path, name: str = "") -> None:
-        """Write the files of a call into a folder; only one, if it is named."""
+        """Write the files of a call into a folder; only one, if it is named.
+
+        Raises:
+            FileNotFoundError: there is none, as from :meth:`open`.
+        """
         with self._errors():
-            for key in [f"{entry}/{name}"] if name else self._list(entry):
+            if not (keys := [f"{entry}/{name}"] if name else self._list(entry)):
+                raise FileNotFoundError(f"{self._url}: {entry}")
+            for key in keys:
                 with (folder / Path(key).name).open("wb") as file:
                     for piece in self._obstore.get(self._store, key):
                         file.write(piece)

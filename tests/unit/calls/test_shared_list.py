@@ -15,6 +15,7 @@ from fake_s3 import BUCKET
 from fake_s3 import serving as serving_files
 from postgres_server import serving
 
+from parley.calls import folder as folders
 from parley.calls.database import CallScope
 from parley.calls.folder import CallFilesMissingError, CallFolder, make_call_id, open_calls
 from parley.calls.settings import RecordSettings
@@ -315,6 +316,37 @@ def test_list_in_the_folder_is_joined_to_that_which_servers_share(server, tmp_pa
     folder.upload_finished()
     assert [call.id for call in folder.entries.newest()] == [entry]
     assert [*folder.path.iterdir()] == []
+
+
+def test_list_in_the_folder_is_joined_many_calls_at_a_time(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_JOINED_AT_ONCE", 3)
+    before = CallFolder(tmp_path / "one", CallStore(STORE))
+    calls = [before.begin(info(NOW + timedelta(hours=number % 2))).id for number in range(7)]
+    folder, asked = server("one"), []
+    run = folder.entries._run
+    monkeypatch.setattr(folder.entries, "_run", lambda *args: asked.append(args[0]) or run(*args))
+    folder.upload_finished()
+    assert sum(statement.startswith("INSERT INTO parley_calls ") for statement in asked) == 3
+    assert {call.id for call in folder.entries.newest()} == {*calls}
+    assert folder.entries.add(*folder.entries.newest()) == 0
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_call_that_was_taken_for_lost_has_its_end_nevertheless(server, bucket, tmp_path, is_shared):
+    folder = server("one") if is_shared else CallFolder(tmp_path / "one", CallStore(STORE))
+    begun = folder.begin(info())
+    folder.upload_finished()
+    events = folder.path / begun.id / "events.jsonl"
+    events.write_text("{}\n")  # nothing follows: the recording ended at its limit, the call goes on
+    for path in (*events.parent.iterdir(), events.parent):
+        os.utime(path, (time.time() - 100_000,) * 2)
+    folder.upload_finished()
+    assert folders_in(folder) == []
+    folder.finish(msgspec.structs.replace(begun, ended=True, reason="hangup", duration_ms=100_000_000))
+    folder.upload_finished()
+    assert [(call.ended, call.reason) for call in folder.entries.newest()] == [(True, "hangup")]
+    assert sorted(bucket.objects) == [f"calls/{begun.id}/{name}" for name in ("call.json", "events.jsonl")]
+    assert folders_in(folder) == []
 
 
 def test_user_who_may_not_create_tables_reads_and_deletes(server, database):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
 
 import msgspec
 import pytest
+from fake_s3 import BUCKET, serving
 
+from parley.calls import store
 from parley.calls.database import CallInfo
-from parley.calls.folder import CallFolder
+from parley.calls.folder import CallFolder, open_calls
 from parley_client.cli.program import main
 from parley_testing.scenario import ExpectedCall
 from parley_testing.scenario_file import load_scenarios
@@ -113,6 +117,42 @@ def test_unknown_call_is_an_error(folder, capsys, action):
     status, _, err = parley(capsys, "calls", action, "../calls")
     assert status == 1
     assert "there is no call '../calls'" in err
+
+
+@pytest.fixture
+def closed_port():
+    """Where nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def stored(monkeypatch, closed_port):
+    """A store, which is away, for calls."""
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS_STORE", f"s3://{BUCKET}/calls")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "voice-keeper")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setattr(store, "_RETRIES", 0)
+
+
+@pytest.mark.parametrize("command", [["show"], ["export", "--out", "copy"]])
+def test_call_that_is_not_uploaded_is_read_here_and_nowhere_else(
+    stored, folder, capsys, monkeypatch, command
+):
+    entry = record(folder)
+    action, *options = command
+    with pytest.raises(OSError, match="s3://"):
+        open_calls(folder.path).upload_finished()
+    assert parley(capsys, "calls", action, entry, *options)[0] == 0
+    shutil.rmtree(folder.path / entry)  # as if it were with another server
+    status, _, err = parley(capsys, "calls", action, entry, *options)
+    assert (status, f"s3://{BUCKET}/calls: " in err) == (2, True)
+    with serving() as reachable:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", reachable.endpoint)
+        status, _, err = parley(capsys, "calls", action, entry, *options)
+    assert (status, f"do not have the files of {entry}, or not yet" in err) == (1, True)
 
 
 def test_file_that_is_no_list_is_an_error(folder, capsys):
