@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, Self, TypeVar
 
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.timeouts import best_effort
+from parley.timeouts import best_effort, hold_task
 
 ItemT = TypeVar("ItemT")
 _STOP_S = 5.0
@@ -30,10 +30,7 @@ class Requests:
 
     def stop_model(self, stop: Awaitable[object], what: str) -> asyncio.Task[None]:
         """Stop a model in a task that outlives the caller."""
-        task = asyncio.ensure_future(best_effort(stop, _STOP_S, what))
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
-        return task
+        return hold_task(self._stopping, best_effort(stop, _STOP_S, what), what)
 
     async def close(self) -> None:
         """Stop all that run; returns when the models have confirmed it."""

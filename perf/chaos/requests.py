@@ -16,6 +16,7 @@ import soundfile
 from chaos.deployment import Deployment
 from chaos.evidence import Speech
 from chaos.words import Part
+from parley.timeouts import hold_task
 from parley_client.audio.files import resample
 
 BOUND_S = 45.0
@@ -74,9 +75,7 @@ class Requests:
                 kind = _KINDS[number // len(places) % len(_KINDS)]
                 request = Request(where, kind, self._parts[number % len(self._parts)], time.time())
                 self.sent.append(request)
-                task = asyncio.create_task(self._send(request))
-                running.add(task)
-                task.add_done_callback(running.discard)
+                hold_task(running, self._send(request), f"request {number}")
                 await asyncio.sleep(_EVERY_S)
         finally:
             if running:

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import Counter
 
 from parley.errors import InvalidAudioError
-from parley.timeouts import cancel_all
+from parley.timeouts import cancel_all, hold_task
 from parley_gateway.audio import decoder_process
 from parley_gateway.audio.recordings import MAX_BYTES, PLAIN, Container, read_plain
 from parley_gateway.errors import DecodersBusyError, GatewaySettingsError, UploadsFullError
@@ -114,9 +114,8 @@ class Decoders:
                 if self._closed:
                     raise self._busy("the gateway ends")
                 output.reserve(_output_bytes(max_s))
-                run = asyncio.create_task(self._run(recording, output, container, max_s))
-                self._running.add(run)
-                run.add_done_callback(self._running.discard)
+                work = self._run(recording, output, container, max_s)
+                run = hold_task(self._running, work, "decoding of a recording")
                 try:
                     result, status = await run
                 except asyncio.CancelledError:
