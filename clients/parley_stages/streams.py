@@ -17,16 +17,9 @@ class Requests:
     """The requests of one stage: those that run, and those that are being stopped."""
 
     def __init__(self) -> None:
-        self._running: set[ModelStream[Any]] = set()
+        self.running: set[ModelStream[Any]] = set()
+        """Each stream adds itself when its iteration begins."""
         self._stopping: set[asyncio.Task[None]] = set()
-
-    def begin(self, stream: ModelStream[Any]) -> None:
-        """Count a stream as running."""
-        self._running.add(stream)
-
-    def end(self, stream: ModelStream[Any]) -> None:
-        """Count it no longer."""
-        self._running.discard(stream)
 
     def stop_model(self, stop: Awaitable[object], what: str) -> asyncio.Task[None]:
         """Stop a model in a task that outlives the caller."""
@@ -34,7 +27,7 @@ class Requests:
 
     async def close(self) -> None:
         """Stop all that run; returns when the models have confirmed it."""
-        for stream in tuple(self._running):
+        for stream in tuple(self.running):
             stream.stop()
         if self._stopping:
             await asyncio.wait(self._stopping)
@@ -74,7 +67,7 @@ class ModelStream(Generic[ItemT]):
             raise StopAsyncIteration
         if not self._begun:
             self._begun = True
-            self._requests.begin(self)
+            self._requests.running.add(self)
         try:
             return await anext(self._items)
         except StopAsyncIteration:
@@ -103,8 +96,7 @@ class ModelStream(Generic[ItemT]):
         """Stop the model without waiting, and end the iteration."""
         if self._begun and not self._is_over and self._stopping is None:
             self._stopping = self._requests.stop_model(self._stop(), f"stopping {self._what}")
-            self._requests.end(self)
-        self._is_over = True
+        self._end()
 
     async def aclose(self) -> None:
         """Stop the model without waiting for it, if it is not done."""
@@ -119,4 +111,4 @@ class ModelStream(Generic[ItemT]):
 
     def _end(self) -> None:
         self._is_over = True
-        self._requests.end(self)
+        self._requests.running.discard(self)

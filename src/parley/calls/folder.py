@@ -114,7 +114,11 @@ class CallFolder:
                 continue
             info = msgspec.structs.replace(info, id=name, part=part)
             try:
-                if self._add(info):
+                if self._lists_later:
+                    self._mark(self.path / name)
+                    _write_whole(self.path / name / _UNLISTED, msgspec.json.encode(info))
+                    return info
+                if self.entries.add(info):
                     return info
             except BaseException:
                 shutil.rmtree(self.path / name, ignore_errors=True)
@@ -125,13 +129,6 @@ class CallFolder:
     @property
     def _lists_later(self) -> bool:
         return self._own_list is None and self.store is not None
-
-    def _add(self, info: CallInfo) -> bool:
-        if not self._lists_later:
-            return bool(self.entries.add(info))
-        self._mark(self.path / info.id)
-        _write_whole(self.path / info.id / _UNLISTED, msgspec.json.encode(info))
-        return True
 
     def finish(self, info: CallInfo) -> None:
         """Complete a call: its file :data:`INFO` appears as a whole."""
@@ -264,12 +261,11 @@ class CallFolder:
             if source == ended:
                 raise
             return True  # it is listed, or nothing says how
-        is_new = False
         if begun.exists():
             self._mark(folder)  # it may have begun while the list was away; no other may take it now
-            is_new = bool(self.entries.add(info))  # it may be there, if only the answer was lost
+            self.entries.add(info)  # it may be there, if only the answer was lost
             begun.unlink(missing_ok=True)
-        if source == ended and not is_new:
+        if source == ended:
             self.entries.update(info)
         return True
 

@@ -186,10 +186,9 @@ class FollowedCall:
     def _post(self, event: str, **more: Any) -> None:
         if self._webhooks is not None:
             info = msgspec.to_builtins(self._info)
-            recorded = self._record is not None
             hidden = ("id", "owner", "delete_at", "transfer", "incomplete")
             data = {name: value for name, value in info.items() if name not in hidden}
-            self._webhooks.post(event, data | {"recorded": recorded} | more)
+            self._webhooks.post(event, data | {"recorded": self._record is not None} | more)
 
 
 class _WatchedTools(CombinedTools):

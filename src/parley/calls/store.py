@@ -65,13 +65,9 @@ class CallStore:
                 self._obstore.put(self._store, f"{folder.name}/{path.name}", path)
 
     def download(self, entry: str, folder: Path, name: str = "") -> None:
-        """Write the files of a call into a folder; only one, if it is named.
-
-        Raises:
-            FileNotFoundError: there is none, as from :meth:`open`.
-        """
+        """Write the files of a call, or a named one, into a folder; none is a ``FileNotFoundError``."""
         with self._errors():
-            if not (keys := [f"{entry}/{name}"] if name else self._list(entry)):
+            if not (keys := [f"{entry}/{name}"] if name else self.names(entry)):
                 raise FileNotFoundError(f"{self._url}: {entry}")
             for key in keys:
                 with (folder / Path(key).name).open("wb") as file:
@@ -86,16 +82,13 @@ class CallStore:
     def delete(self, entry: str) -> None:
         """Delete the files of a call, if there are some."""
         with self._errors():
-            for name in self._list(entry):
+            for name in self.names(entry):
                 self._obstore.delete(self._store, name)
 
     def names(self, entry: str) -> list[str]:
         """The files of a call."""
         with self._errors():
-            return self._list(entry)
-
-    def _list(self, entry: str) -> list[str]:
-        return [one["path"] for one in self._obstore.list(self._store, prefix=f"{entry}/").collect()]
+            return [one["path"] for one in self._obstore.list(self._store, prefix=f"{entry}/").collect()]
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

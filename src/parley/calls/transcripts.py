@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -55,11 +56,8 @@ def read_transcript(folder: Path, max_bytes: int = -1) -> CallTranscript:
     found = []
     with (folder / EVENTS).open("rb") as file:
         for raw in file.readlines(max_bytes):
-            try:
-                line = msgspec.json.decode(raw, type=dict[str, Any])
-            except msgspec.DecodeError:
-                continue
-            found.append(line)
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(raw, type=dict[str, Any]))
         is_cut = bool(file.read(1))
     results = {
         line["message"].get("call_id"): line["message"].get("output")

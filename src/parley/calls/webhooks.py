@@ -22,6 +22,7 @@ import msgspec
 
 from parley.calls.folder import to_iso
 from parley.calls.settings import Delivery, WebhookSettings
+from parley.timeouts import cancel_all, hold_task
 from parley.tools.addresses import GuardedTransport, make_client
 
 MAX_WAITING = 1000
@@ -117,26 +118,21 @@ class Webhooks:
                 continue
             self._bytes += len(body)
             self.on_begin()
-            task = asyncio.create_task(
-                self._deliver(webhook, event, message_id, body), name=f"webhook {event} {message_id}"
-            )
-            self._deliveries.add(task)
+            work = self._deliver(webhook, event, message_id, body)
+            task = hold_task(self._deliveries, work, f"webhook {event} {message_id}")
             task.add_done_callback(partial(self._on_delivered, len(body)))
 
     async def close(self) -> None:
         """Wait a few seconds for what is under way, and drop the rest."""
         if self._deliveries:
             _, late = await asyncio.wait(self._deliveries, timeout=_CLOSE_S)
-            for task in late:
-                task.cancel()
             if late:
                 _log.error("%d requests of webhooks are dropped: the server stops", len(late))
-                await asyncio.wait(late)
+            await cancel_all(late)
         await self._client.aclose()
 
     def _on_delivered(self, size: int, task: asyncio.Task[None]) -> None:
         self._bytes -= size
-        self._deliveries.discard(task)
         self.on_end()
         if task.cancelled():
             self._on_delivery("dropped")

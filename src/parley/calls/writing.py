@@ -49,7 +49,7 @@ class CallWriter:
 
     def __init__(self, folder: CallFolder, on_written: Callable[[str], None]) -> None:
         self.folder = folder
-        self._on_written = on_written
+        self.on_written = on_written
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._put, self._done = 0, 0  # bytes; each is changed by one thread only
         self._is_closing = False
@@ -90,11 +90,6 @@ class CallWriter:
         while (job := self._jobs.get()) is not None:
             job[1]()
             self._done += job[0]
-
-    def written(self, outcome: str) -> None:
-        """A recording is over."""
-        self._on_written(outcome)
-        self.wake()
 
     def wake(self) -> None:
         """Have the list say what was written, and upload what has ended."""
@@ -213,7 +208,8 @@ class CallRecord:
         if full:
             self._incomplete = self._incomplete or "late"
         self._guard(self._end, info, now)
-        self._writer.written(self._incomplete)
+        self._writer.on_written(self._incomplete)
+        self._writer.wake()
 
     def _end(self, info: CallInfo, now: float) -> None:
         self._write(self._mixer.finish(now))
