@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 
@@ -268,24 +268,27 @@ def _joined_email(text: str) -> str:
     text = _BEFORE_EMAIL.sub("", _LEAD.sub("", text).lower())
     pieces: list[str] = []
     spelled = spell(text, letters=True)
+    # Nothing but words of the spelling alphabet: also one that is alone between signs is a letter.
+    words = [one for one in _EMAIL_WORD.findall(text) if one not in SIGNS]
+    initials = WORDS.keys() if spelled.named and len(words) == len(spelled.groups) else ()
     for part in (_SAID_SIGN if spelled.with_words else _EMAIL_SIGN).split(text):
         sign = _SIGNS.get(part.strip(), "")
         if sign:
             pieces.append(sign)
         elif part.strip(" ,.?!"):
-            pieces.append(_email_part(part, spelled))
+            pieces.append(_email_part(part, spelled, initials))
     return _DOTS.sub(".", "".join(pieces)).strip(".")
 
 
-def _email_part(text: str, whole: Spelled) -> str:
+def _email_part(text: str, whole: Spelled, initials: Collection[str]) -> str:
     """Words between two signs of an address: spelled, or as they are."""
     spelled = spell(text, letters=True, named=whole.named)
     words = _EMAIL_WORD.findall(text)
-    with_words = whole.with_words and any(group.sure for group in spelled.groups)
-    if with_words or (not spelled.rest and (len(words) > 1 or len(spelled.text) == 1)):
+    named = any(group.sure for group in spelled.groups)
+    is_name = len(words) == 1 and words[0] not in initials and (named or len(spelled.text) != 1)
+    if not is_name and (not spelled.rest or (whole.with_words and named)):
         return spelled.text.lower()
-    digits = [spell(one, letters=False).text or one for one in words]
-    return "".join(digits)
+    return "".join(spell(one, letters=False).text or one for one in words)
 
 
 def _read_moment(field: CollectField, text: str, today: date) -> ReadValue:
