@@ -11,7 +11,7 @@ from parley_testing.log import Act, CallLog
 from parley_testing.matching import call_matches, calls_match, lacking, present
 from parley_testing.scenario import Exchange
 from parley_testing.scenario_file import parse_call, parse_wordings
-from parley_testing.turns import Answer, CallReading, cut_off, read_turns
+from parley_testing.turns import Answer, CallReading, cut_off, is_answered_early, read_turns
 
 _LOST = frozenset(("unknown", "idle", "disconnected", "shutdown", "failed"))
 """Reasons for the end of a call that are none of the agent's."""
@@ -71,7 +71,9 @@ def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
     said = " ".join(map(spoken_text, answers)).strip()
     heard = reading.heard_text(act)
     if exchange.is_spoken:
-        yield Check(f"{name}: heard to its end", cut_off(reading, act))
+        # A part that is taken for all of it harms nobody until the agent is heard over the caller.
+        early = cut_off(reading, act) if is_answered_early(reading, act) else ""
+        yield Check(f"{name}: heard to its end", early)
     if exchange.answered is True:
         is_answered = any(_first_s(reading.log, answer) is not None for answer in answers)
         yield Check(f"{name}: answered", "" if is_answered else f"no answer; understood as {heard!r}")

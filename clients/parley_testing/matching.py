@@ -39,6 +39,7 @@ _REWRITTEN = (
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:th)?(?![^\W\d_])|\d+(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)*")
 _JOINS = re.compile(r"\s+|[-\u2010-\u2013:]")
 _LISTS = re.compile(r",\s*")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")  # recognisers write "half-past" and "half past"
 _LONGEST_WHOLE = 2
 _FILLERS = frozenset("um uh er erm ah hm hmm mm mhm".split())
 _TWENTY, _HUNDRED = 20, 100
@@ -201,7 +202,7 @@ def present(unwanted: tuple[Alternatives, ...], text: str) -> list[str]:
 
 
 def call_matches(expected: ExpectedCall, request: ToolRequest | ToolRun) -> bool:
-    """Whether a call has this name and these arguments; case does not matter, nor ``"10"`` for 10."""
+    """Whether a call has this name and these arguments; neither case, hyphens nor ``"10"`` for 10 matter."""
     wanted = {name: value for name, value in expected.arguments.items() if value is not None}
     given = {name: value for name, value in request.arguments.items() if value is not None}
     names_match = wanted.keys() <= given.keys() if expected.is_partial else wanted.keys() == given.keys()
@@ -218,6 +219,7 @@ def calls_match(expected: Sequence[ExpectedCall], calls: Sequence[ToolRequest | 
 
 
 def _value_matches(wanted: Any, given: Any) -> bool:
+    heard = _HYPHEN.sub(" ", str(given))
     if isinstance(wanted, re.Pattern):
-        return wanted.fullmatch(str(given)) is not None
-    return str(wanted).casefold() == str(given).casefold()
+        return any(map(wanted.fullmatch, (str(given), heard)))
+    return _HYPHEN.sub(" ", str(wanted)).casefold() == heard.casefold()

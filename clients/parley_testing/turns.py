@@ -218,6 +218,12 @@ def cut_off(reading: CallReading, act: Act) -> str:
     return ""
 
 
+def is_answered_early(reading: CallReading, act: Act) -> bool:
+    """Whether an answer was heard before the caller had finished."""
+    firsts = [answer.first_sound_s for answer in reading.answers_to(act)]
+    return any(first is not None and first < act.ended_s for first in firsts)
+
+
 def is_early(commit: CommittedTurn | None, act: Act) -> bool:
     """Whether a part of what was said was taken for all of it, before all of it had been said."""
     if commit is None or commit.heard_until_s is None:

@@ -10,7 +10,16 @@ from harness.stats import word_errors
 from parley.protocol import TurnMetrics
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import calls_match, counted_words, lacking
-from parley_testing.turns import SLACK_S, Answer, CallReading, check_history, cut_off, is_early, read_turns
+from parley_testing.turns import (
+    SLACK_S,
+    Answer,
+    CallReading,
+    check_history,
+    cut_off,
+    is_answered_early,
+    is_early,
+    read_turns,
+)
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when it is interrupted may as well end."""
@@ -119,7 +128,7 @@ def _score_act(scores: Scores, reading: CallReading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
     if exchange.is_spoken:
         early = cut_off(reading, act)
-        aloud = early and _heard_before_end(reading, act)
+        aloud = early and is_answered_early(reading, act)
         scores.cut_off.note(f"{name}: {early}" if early else "")
         scores.cut_off_aloud.note(f"{name}: {early}" if aloud else "")
         if exchange.pauses:
@@ -136,11 +145,6 @@ def _score_act(scores: Scores, reading: CallReading, act: Act) -> None:
         scores.uncalled.note(f"{name}: {answers[0].text!r}" if heard else "")
     if act.over or exchange.interrupts:
         _score_interruption(scores, reading, act)
-
-
-def _heard_before_end(reading: CallReading, act: Act) -> bool:
-    firsts = [answer.first_sound_s for answer in reading.answers_to(act)]
-    return any(first is not None and first < act.ended_s for first in firsts)
 
 
 def _score_latency(scores: Scores, reading: CallReading, act: Act) -> None:

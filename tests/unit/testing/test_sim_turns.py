@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from tapes import Tape, said
 
@@ -106,3 +108,6 @@ def test_calls_match_by_name_and_all_arguments():
     assert not call_matches(expected, call(city="Paris", day="monday", unit="K"))
     assert not call_matches(ExpectedCall("get_time", {"city": "Paris"}), call(city="Paris"))
     assert call_matches(ExpectedCall("get_weather", {"n": 10}), call(n="10", other=None))
+    for wanted in ("half past one", "Half-past one", re.compile("half past (one|two)")):
+        assert call_matches(ExpectedCall("get_weather", {"at": wanted}), call(at="half-past one"))
+    assert not call_matches(ExpectedCall("get_weather", {"at": "1-2"}), call(at="1 2"))
