@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -30,6 +31,7 @@ def load(monkeypatch):
 def folder(tmp_path, monkeypatch):
     """The folder in which the command runs."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(new, "PARLEY", "bin/parley")
     return tmp_path
 
 
@@ -38,8 +40,9 @@ def folder(tmp_path, monkeypatch):
     [
         (["restaurant"], "restaurant"),
         (["clinic"], "clinic"),
-        (["trattoria"], "restaurant"),
+        (["dentist"], "blank"),
         (["front-desk", "--like", "helpdesk"], "helpdesk"),
+        (["my-clinic", "--like", "clinic"], "clinic"),
     ],
 )
 def test_new_writes_an_agent_that_can_be_served(folder, capsys, load, arguments, kind):
@@ -56,7 +59,9 @@ def test_new_writes_an_agent_that_can_be_served(folder, capsys, load, arguments,
     for file in folder.iterdir():
         text = file.read_text()
         assert "examples/agents" not in text
-        assert name == kind or f"{kind}.py" not in text
+        assert name == kind or not re.search(rf"(?<!-){kind}.py", text)
+    for file, command in ((f"{name}.py", "run"), (f"{name}.tests.toml", "test"), ("README.md", "run")):
+        assert f" bin/parley {command} {name}/{name}.py" in (folder / file).read_text().replace("`", " ")
     assert len((folder / "README.md").read_text().splitlines()) == 5
     assert f"run {name}/{name}.py" in capsys.readouterr().out
 
@@ -103,6 +108,18 @@ def test_example_has_ten_scenarios_of_its_own_functions(load, kind):
     assert len(scenarios) == 10
     called = {call.name for one in scenarios for act in one.exchanges for call in act.tools or ()}
     assert called == functions
+
+
+def test_blank_is_one_function_and_a_scenario_of_it(load):
+    loaded = load(EXAMPLES / "blank.py")
+    check_definition(loaded.name, loaded.fields)
+    assert set(loaded.fields) == {"instructions", "greeting"}
+    (get_time,), (scenario,) = (
+        loaded.functions,
+        load_scenarios([EXAMPLES / "blank.tests.toml"], own_agent=True),
+    )
+    assert re.fullmatch(r"\d+(:\d\d)? [ap]m", get_time()["time"])
+    assert [call.name for act in scenario.exchanges for call in act.tools] == [get_time.__name__]
 
 
 @pytest.fixture

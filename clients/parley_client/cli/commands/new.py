@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -16,11 +18,12 @@ from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.errors import ClientError, UsageError
 
 EXAMPLES = """\
-  parley new restaurant            a folder with an agent, its tests, and how to go on
+  parley new dentist               a folder with a small agent, its tests, and how to go on
+  parley new restaurant            a copy of the example of this name
   parley new front-desk --like clinic
                                    a copy of another example"""
 HELP = "write a working agent with its tests, to begin with"
-_KINDS = ("restaurant", "clinic", "helpdesk")
+_KINDS = ("blank", "restaurant", "clinic", "helpdesk")
 _README = """\
 # {name}
 
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--like",
         choices=_KINDS,
-        help="the example that is copied (default: the one of this name, else restaurant)",
+        help="the example that is copied (default: the one of this name, else blank)",
     )
 
 
@@ -62,13 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         }
         folder.mkdir()
         for file, text in texts.items():
-            written = text.replace(f".venv/bin/parley run examples/agents/{kind}.py", f"parley run {name}.py")
-            written = written.replace(
-                f".venv/bin/parley test examples/agents/{kind}.py", f"parley test {name}.py"
-            )
-            for suffix in (".py", ".md"):
-                written = written.replace(f"{kind}{suffix}", f"{name}{suffix}")
-            file.write_text(written, encoding="utf-8")
+            renamed = re.sub(rf"(examples/agents/)?\b{kind}(?=\.(?:py|md)\b)", partial(_rename, name), text)
+            file.write_text(renamed.replace(".venv/bin/parley", PARLEY), encoding="utf-8")
         (folder / "README.md").write_text(_README.format(name=name, parley=PARLEY), encoding="utf-8")
     except FileExistsError as error:
         raise ClientError(f"{folder} is there already; nothing was written") from error
@@ -77,6 +75,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"Written: {', '.join(map(str, texts))}, {name}/README.md. Next:")
     console.print(f"  {PARLEY} run {name}/{name}.py")
     return 0
+
+
+def _rename(name: str, found: re.Match[str]) -> str:
+    return f"{name}/{name}" if found[1] else name
 
 
 def _examples() -> Path:
