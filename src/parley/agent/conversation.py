@@ -463,6 +463,7 @@ class Conversation:
                 check_remembered(message.text, self._config)
                 self.agent_turns.add_message(message)
                 self._facts.add(message.text)
+                self._note_typed(message.text)
             case protocol.Interrupt():
                 self._stop(message.response_id)
             case protocol.Truncate():
@@ -611,9 +612,14 @@ class Conversation:
         self._user_idle.user_active()
         with self._whole():
             self._interrupt("input")
+            self._note_typed(text)
             now = loop_time()
             # Speech before it belongs to the same turn, unless the user is speaking.
             self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
+
+    def _note_typed(self, text: str) -> None:
+        if self._retrieval is not None:
+            self._retrieval.note_typed(text)
 
     def _interrupt(self, reason: InterruptReason) -> None:
         """Stop the agent's turn for one of the user: speech over it is no interruption any more."""

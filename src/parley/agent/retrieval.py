@@ -16,6 +16,8 @@ from parley.timeouts import hold_task
 
 LATE_S = 0.05
 """An answer begins without the passages that are not there so long after the end of the user's turn."""
+TYPED_LATE_S = 0.5
+"""The same of a typed turn, for which nothing could be searched before."""
 _SEARCHES = 2
 """Under way at once in one session."""
 _FEWEST_HEARD = 2
@@ -59,12 +61,18 @@ class Retrieval:
         self._tasks: set[_Task] = set()
         self._partial: tuple[tuple[str, ...], Sequence[Passage]] = ((), ())
         """The words of the last search that is over, and what it has found."""
+        self._typed = ""
 
     def hear(self, text: str) -> None:
         """Search for what the user has said so far, unless a search is under way."""
+        self._typed = ""
         words = tuple(content_words(text))
         if len(words) >= _FEWEST_HEARD and all(one.task.done() for one in self._searches):
             self._search(words, text)
+
+    def note_typed(self, text: str) -> None:
+        """The user has typed this: a turn that ends with it waits :data:`TYPED_LATE_S` for its passages."""
+        self._typed = text
 
     async def retrieve(self, text: str, certain: asyncio.Event) -> Retrieved:
         """The passages for a user's turn, at the latest :data:`LATE_S` after its end is certain."""
@@ -78,7 +86,8 @@ class Retrieval:
                 await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 ended.cancel()
-            await asyncio.wait({task}, timeout=LATE_S)
+            is_typed = bool(self._typed) and text.endswith(self._typed)
+            await asyncio.wait({task}, timeout=TYPED_LATE_S if is_typed else LATE_S)
         if task.done():
             return Retrieved(self._fitting(_result(task) or ()))
         heard, passages = self._partial

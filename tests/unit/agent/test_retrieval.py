@@ -21,6 +21,8 @@ from parley.protocol import (
     Interrupted,
     KnowledgeSource,
     KnowledgeUsed,
+    Remember,
+    Respond,
     ResponseText,
     Start,
     Text,
@@ -30,7 +32,7 @@ from parley.protocol import (
 )
 
 TONER = Passage("manual.md", "Printers > Toner", "Toner is in room 12.", 0.9)
-LATE_S = 0.05
+LATE_S, TYPED_LATE_S = 0.05, 0.5
 
 
 class FakeKnowledge:
@@ -111,11 +113,32 @@ async def test_answer_begins_without_passages_that_are_late():
     call.send(Text(text="where is the toner"))
     asked = now()
     used = await call.wait_for(KnowledgeUsed)
-    assert now() - asked == pytest.approx(LATE_S)
+    assert now() - asked == pytest.approx(TYPED_LATE_S)
     assert (used.sources, used.late) == ([], True)
     await call.end(TurnMetrics)
     assert Recorded(call.metrics).count(KNOWLEDGE, "late") == 1
     assert [role for role, _ in call.chat.prompt()] == ["system", "user"]
+
+
+async def test_spoken_turn_waits_less_than_a_typed_one_for_passages():
+    """What is typed is searched for only when the turn is over; what is spoken was searched for before."""
+    knowledge = FakeKnowledge(takes_s=0.4)
+    call = await open_call(knowledge=knowledge)
+    call.send(Text(text="where is the toner"))
+    await call.wait_for(TurnMetrics)
+    call.send(Remember(role="user", text="when does the canteen open"))
+    call.send(Respond())
+    await call.wait_for(TurnMetrics, 2)
+    assert [(len(used.sources), used.late) for used in call.outlet.of(KnowledgeUsed)] == [(1, False)] * 2
+    await call.end()
+    retrieval = Retrieval(FakeKnowledge(takes_s=0.4), "call", 600)
+    retrieval.note_typed("the toner")
+    certain = asyncio.Event()
+    certain.set()
+    asked = now()
+    assert (await retrieval.retrieve("where is the toner please", certain)).late
+    assert now() - asked == pytest.approx(LATE_S)
+    await asyncio.wait(retrieval.close())
 
 
 async def test_late_search_is_replaced_by_one_for_a_part_of_the_words():
