@@ -28,6 +28,8 @@ from parley.runtime.weights import weights_variable
 
 _RIGHT = "right"
 _ANSWERS = Path(__file__).with_name("right_answers.toml")
+_EXAMPLES = ROOT / "examples" / "agents"
+AGENTS = [_EXAMPLES / f"{name}.py" for name in ("clinic", "helpdesk", "restaurant")]
 
 
 class RightModel:
@@ -112,7 +114,6 @@ def main() -> int:
             }
         else:
             environment[weights_variable("qwen3")] = arguments.model
-        agents = sorted((ROOT / "examples" / "agents").glob("*.py"))
         parley = ROOT / ".venv" / "bin" / "parley"
-        command: list[str | Path] = [parley, "test", *agents, *options, *more]
+        command: list[str | Path] = [parley, "test", *AGENTS, *options, *more]
         return subprocess.run(command, env=environment, check=False).returncode

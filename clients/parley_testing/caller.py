@@ -191,7 +191,9 @@ class Caller:
                 for helper in helpers:
                     helper.cancel()
         except* ParleyError as failures:
-            self._log.failure = "; ".join(str(error) for error in failures.exceptions)
+            self._log.failure = "; ".join(
+                error.to_wire() for error in failures.exceptions if isinstance(error, ParleyError)
+            )
         self._log.ledger, self._log.late = self._loudspeaker.ledger, self._loudspeaker.late
         self._log.microphone_late_ms = 1000 * self._microphone.worst_late_s
         self._log.ended_s = self._now()

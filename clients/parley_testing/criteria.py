@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parley import protocol
+from parley_client.cli.turns import HARMLESS
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import call_matches, calls_match, lacking, present
 from parley_testing.scenario import Exchange
@@ -24,15 +25,30 @@ class Check:
     name: str
     problem: str = ""
     """Why it is not met; empty: it is."""
+    is_error: bool = False
+    """Whether the agent is not to blame: the call broke, or a model or the judge failed."""
 
 
 def check_call(log: CallLog) -> list[Check]:
     """Compare a call with the criteria of its scenario, but for those that need a judge."""
     reading = read_turns(log)
     checks = [_check_end(log)]
+    late = {one.turn for _, one in log.events if isinstance(one, protocol.KnowledgeUsed) and one.late}
     for act in log.acts:
-        checks += _checks_of(reading, act)
+        is_late = any(answer.turn in late for answer in reading.answers_to(act))
+        note = " (the search in its knowledge was late)" if is_late else ""
+        checks += [
+            replace(check, problem=check.problem and check.problem + note)
+            for check in _checks_of(reading, act)
+        ]
     return [*checks, *_checks_of_call(reading)]
+
+
+def reported_errors(log: CallLog) -> list[Check]:
+    """What the server reported as failed, each once: perhaps why criteria are not met."""
+    errors = [one for _, one in log.events if isinstance(one, protocol.ErrorEvent)]
+    texts = dict.fromkeys(f"{one.code}: {one.message}" for one in errors if one.code not in HARMLESS)
+    return [Check("error of the server", text, is_error=True) for text in texts]
 
 
 def spoken_text(answer: Answer) -> str:
@@ -51,7 +67,7 @@ def _check_end(log: CallLog) -> Check:
     wanted = log.scenario.expect.ended_by
     by_agent = bool(log.closed) and log.closed not in _LOST
     if log.failure and not by_agent:
-        return Check("the call", log.failure)
+        return Check("the call", log.failure, is_error=True)
     left = len(log.scenario.exchanges) - len(log.acts)
     if left > 0:
         return Check("the call", f"the agent ended it ({log.closed}) with {left} exchanges to come")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parley_testing.criteria import Check
+from parley_testing.criteria import Check, reported_errors
 from parley_testing.log import CallLog, transcript
 from parley_testing.scenario import Scenario
 
@@ -37,8 +37,14 @@ class Attempt:
 
     @property
     def problems(self) -> list[Check]:
-        """The criteria that it does not meet."""
-        return [check for check in self.checks if check.problem]
+        """The criteria that it does not meet, and before them the errors that may be the reason."""
+        found = [check for check in self.checks if check.problem]
+        return sorted([*reported_errors(self.log), *found], key=lambda one: not one.is_error) if found else []
+
+    @property
+    def is_error(self) -> bool:
+        """Whether an error keeps it from saying anything about the agent."""
+        return any(check.is_error for check in self.problems)
 
     @property
     def transcript(self) -> str:
@@ -110,9 +116,11 @@ def write_junit(path: Path, results: Sequence[Result], skipped: Sequence[Scenari
         suites.setdefault(str(result.scenario.file or ""), []).append(result)
     for name, members in suites.items():
         calls = sum(len(one.attempts) for one in members)
-        failures = calls - sum(one.passes for one in members)
+        errors = sum(attempt.is_error for one in members for attempt in one.attempts)
+        failures = calls - errors - sum(one.passes for one in members)
         left_out = [_for_xml(one.scenario.title) for one in members if not one.attempts]
-        counts = {"tests": calls + len(left_out), "failures": failures, "skipped": len(left_out)}
+        counts = {"tests": calls + len(left_out), "errors": errors, "failures": failures}
+        counts["skipped"] = len(left_out)
         suite = ET.SubElement(
             root, "testsuite", {"name": name, **{key: str(count) for key, count in counts.items()}}
         )
@@ -126,7 +134,8 @@ def write_junit(path: Path, results: Sequence[Result], skipped: Sequence[Scenari
                 case = ET.SubElement(suite, "testcase", classname=Path(name).stem, name=title, time=seconds)
                 if attempt.problems:
                     texts = [f"{check.name}: {check.problem}" for check in attempt.problems]
-                    failure = ET.SubElement(case, "failure", message=_for_xml(texts[0]))
+                    kind = "error" if attempt.is_error else "failure"
+                    failure = ET.SubElement(case, kind, message=_for_xml(texts[0]))
                     failure.text = _for_xml("\n".join(texts))
                 ET.SubElement(case, "system-out").text = _for_xml(attempt.transcript)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,14 +166,10 @@ def write_html(path: Path, title: str, results: Sequence[Result], skipped: Seque
 
 
 def _call_html(result: Result, number: int, attempt: Attempt) -> str:
-    checks = "".join(
-        f'<li class="bad">{escape(check.name)}: {escape(check.problem)}</li>'
-        if check.problem
-        else f"<li>{escape(check.name)}</li>"
-        for check in attempt.checks
-    )
+    checks = [f'<li class="bad">{escape(one.name)}: {escape(one.problem)}</li>' for one in attempt.problems]
+    checks += [f"<li>{escape(one.name)}</li>" for one in attempt.checks if not one.problem]
     state = "" if not attempt.problems else ' class="bad"'
     return (
-        f"<h2{state}>{escape(result.scenario.title)} [{number}]</h2>\n<ul>{checks}</ul>\n"
+        f"<h2{state}>{escape(result.scenario.title)} [{number}]</h2>\n<ul>{''.join(checks)}</ul>\n"
         f"<pre>{escape(attempt.transcript)}</pre>\n"
     )

@@ -84,7 +84,7 @@ async def _judged(log: CallLog, client: ChatClient | None) -> list[Check]:
     try:
         return await judge(log, client)
     except ParleyError as error:
-        return [Check("judged", f"the judge failed: {error}")]
+        return [Check("judged", f"the judge failed: {error.to_wire()}", is_error=True)]
 
 
 class _Callers:

@@ -27,9 +27,7 @@ from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnectin
 _REMEMBERED_TURNS = 64
 _SPOKEN = ("words", "speech", "command")
 """Reasons of an interruption that is itself something said."""
-# Errors that fail no turn: another model took over, the language model got the error and answered without
-# the tool, or the server refused a message and went on as before.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     error.code
     for error in (
         AsrFallbackError,
@@ -44,6 +42,8 @@ _HARMLESS = frozenset(
         UnsupportedSampleRateError,
     )
 )
+"""Codes of errors that fail no turn: another model took over, the language model got the error and answered
+without the tool, or the server refused a message and went on as before."""
 
 
 @dataclass(eq=False)
@@ -233,7 +233,7 @@ class TurnTracker:
                 | protocol.TurnMetrics()
             ):
                 self._on_answer(event)
-            case protocol.ErrorEvent() if event.code not in _HARMLESS:
+            case protocol.ErrorEvent() if event.code not in HARMLESS:
                 self._on_failure(event)
             case Reconnecting() | Reconnected():
                 self._on_move(is_over=isinstance(event, Reconnected))

@@ -3,13 +3,13 @@
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("gguf")
 import jsonschema
 import torch
+from pass_rates import AGENTS
 from small_gguf import HIDDEN, LAYERS, write_gguf
 from torch.nn import functional
 from transformers import AutoTokenizer
@@ -93,13 +93,12 @@ def phrases(texts, words=8):
 
 def test_nothing_of_the_examples_was_trained(talk, tools, agents):
     """Their pass rates are those of agents that the model has not seen."""
-    folder = Path(__file__).parents[3] / "examples" / "agents"
-    code = "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    code = "\n".join(path.read_text() for path in AGENTS)
     defined = set(re.findall(r"@tool\ndef (\w+)", code))
     asked = [
         exchange["say"]
-        for path in sorted(folder.glob("*.tests.toml"))
-        for scenario in tomllib.loads(path.read_text())["scenario"]
+        for path in AGENTS
+        for scenario in tomllib.loads(path.with_suffix(".tests.toml").read_text())["scenario"]
         for exchange in scenario["exchange"]
     ]
     assert len(defined) >= 7

@@ -140,6 +140,17 @@ def test_turn_without_an_answer_says_what_was_understood():
     assert problems(tape, latency_ms=1_000)[1] == "answers within 1000 ms: there was no answer"
 
 
+def test_late_knowledge_is_named_where_a_criterion_of_its_turn_is_not_met():
+    tape = answered("I do not know.", exchange=said("is there parking", answer=("behind",)))
+    tape.add(1.4, protocol.KnowledgeUsed(turn=1, response_id="r1", sources=[], late=True))
+    name = "exchange 1 (is there parking): answer"
+    assert problems(tape) == [
+        f"{name}: behind not in 'I do not know.' (the search in its knowledge was late)"
+    ]
+    tape.log.acts[0].exchange = said("is there parking")
+    assert problems(tape) == []
+
+
 def test_turn_that_is_cut_off_fails_if_an_answer_is_heard_in_it():
     tape = Tape()
     tape.act(said("set a timer [900] for ten minutes"), 0.0, 3.0)

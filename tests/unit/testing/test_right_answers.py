@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from pass_rates import RightModel
+from pass_rates import AGENTS, RightModel
 
-from parley.launcher.options import ROOT
 from parley_testing.scenario_file import load_scenarios
 
 SAID = [
     (path.name, exchange.words)
-    for path in sorted((ROOT / "examples" / "agents").glob("*.tests.toml"))
-    for scenario in load_scenarios([path])
+    for path in AGENTS
+    for scenario in load_scenarios([path.with_suffix(".tests.toml")])
     for exchange in scenario.exchanges
 ]
 

@@ -181,6 +181,6 @@ async def test_a_background_is_in_the_microphone():
 
 async def test_a_call_that_breaks_ends_with_its_failure():
     log = await hold(FakeLine(STORY, hangs_up_after_s=1.0), said("beep"), said("beep"))
-    assert "ended the call (shutdown)" in log.failure
+    assert log.failure == "call_ended: the server ended the call (shutdown)"
     assert score([log]).broken
     assert len(log.acts) == 1

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from scripted_server import HANGS_UP, calls, chat_model, says, scripted
 
+from parley import protocol
 from parley_client.cli.program import main
 from parley_client.options import Backoff
 from parley_testing import caller as caller_module
@@ -173,9 +174,12 @@ def test_agent_without_scenarios_is_wrong_usage(tmp_path, capsys):
     assert "no scenarios" in capsys.readouterr().err
 
 
-def test_server_that_refuses_fails_the_calls(folder, capsys):
-    assert main(["test", folder(PARKING), "--server", "127.0.0.1:9"]) == 1
+def test_server_that_refuses_fails_the_calls(folder, tmp_path, capsys):
+    report = tmp_path / "junit.xml"
+    assert main(["test", folder(PARKING), "--server", "127.0.0.1:9", "--junit", str(report)]) == 1
     assert "connect_failed" in capsys.readouterr().out
+    (suite,) = ET.parse(report).getroot()  # noqa: S314 - written by the test
+    assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
 
 
 def test_reports_have_every_call(folder, tmp_path):
@@ -191,6 +195,24 @@ def test_reports_have_every_call(folder, tmp_path):
     page = html.read_text()
     assert "&lt;Parking&gt; [2]" in page
     assert "<b>" not in page
+
+
+def test_error_of_the_server_is_named_before_the_criteria_and_is_no_failure(folder, tmp_path, capsys):
+    junit, html = tmp_path / "junit.xml", tmp_path / "report.html"
+    broken = protocol.ErrorEvent(code="model_unavailable", message="qwen3 is not loaded", retryable=True)
+    slow = protocol.ErrorEvent(code="tool_timeout", message="get_price took too long", retryable=False)
+    with scripted({"is there parking": [slow, broken, broken]}) as agent:
+        assert run(agent, folder(PARKING), "--junit", str(junit), "--html", str(html)) == 1
+    out = capsys.readouterr().out
+    assert out.index("model_unavailable: qwen3 is not loaded") < out.index("behind the house not in")
+    assert out.count("model_unavailable") == 1
+    assert "tool_timeout" not in out, "the language model has read it"
+    (suite,) = ET.parse(junit).getroot()  # noqa: S314 - written by the test
+    assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
+    assert "model_unavailable: qwen3 is not loaded" in suite[0].find("error").get("message")
+    assert "model_unavailable: qwen3 is not loaded</li>" in html.read_text()
+    with scripted({"is there parking": [broken, *ANSWERS["is there parking"]]}) as agent:
+        assert run(agent, folder(PARKING)) == 0, "another model may have answered"
 
 
 def test_list_names_the_scenarios_of_each_agent_once(folder, capsys):
