@@ -18,6 +18,10 @@ MARK = "# Written by parley run, which removes it when it ends.\n"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
+class AlreadyServedError(ClientError):
+    """Another program serves an agent of this name."""
+
+
 class Registration:
     """Owns ``NAME.toml`` in a folder: a context manager that writes, replaces and removes it.
 
@@ -35,7 +39,8 @@ class Registration:
         """Take the place.
 
         Raises:
-            ClientError: another program has it, the file was not written by ``parley run``, or the folder
+            AlreadyServedError: another program has it.
+            ClientError: the file was not written by ``parley run``, or the folder
                 cannot be written to.
         """
         try:
@@ -103,7 +108,7 @@ def _lock(path: Path) -> int:
     """A descriptor that holds the lock.
 
     Raises:
-        ClientError: another program has it.
+        AlreadyServedError: another program has it.
     """
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -114,7 +119,7 @@ def _lock(path: Path) -> int:
                 return file
         except BlockingIOError:
             os.close(file)
-            raise ClientError(
+            raise AlreadyServedError(
                 f"`parley run` serves this agent already: end it first, with Ctrl-C (it holds {path})"
             ) from None
         except FileNotFoundError:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +18,7 @@ from parley.errors import ParleyError, UnknownAgentError
 from parley.protocol import Tool, ToolRequest, ToolResponse
 from parley.timeouts import is_set_within
 from parley_client.agent_program import AgentProgram, LoadedAgent
-from parley_client.agent_registration import Registration
+from parley_client.agent_registration import MARK, Registration, to_toml
 from parley_client.cli.output import print_hanging
 from parley_client.cli.view import format_tool
 from parley_client.connection import connect
@@ -142,6 +144,14 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
         "mcp": [*given.get("mcp", []), server],
     }
     return {**loaded.fields, "tools": tools}
+
+
+def is_definition_of(loaded: LoadedAgent, file: Path) -> bool:
+    """Whether `parley run` has written what an agent's file defines now."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    servers = tomllib.loads(text).get("tools", {}).get("mcp", [])
+    url = next((one["url"] for one in servers if one["name"] == loaded.name), "")
+    return text == MARK + to_toml(definition(loaded, ToolTable(loaded.functions), url))
 
 
 def _options(tool: Tool) -> dict[str, bool]:

@@ -7,7 +7,14 @@ import pytest
 from scripted_server import HANGS_UP, calls, chat_model, says, scripted
 
 from parley import protocol
+from parley_client import ToolTable
+from parley_client.agent_program import AgentProgram
+from parley_client.agent_registration import Registration
+from parley_client.cli.commands import test as test_command
+from parley_client.cli.launcher_notes import LauncherNote
+from parley_client.cli.own_agent import definition
 from parley_client.cli.program import main
+from parley_client.errors import ClientError
 from parley_client.options import Backoff
 from parley_testing import caller as caller_module
 
@@ -55,6 +62,48 @@ def test_agent_in_python_is_served_while_its_scenarios_run(folder, tmp_path, mon
         assert run(agent, str(program)) == 0
     assert {start.agent for start in agent.starts} == {"shop"}
     assert list(agents.iterdir()) == [], "it was there, and is no more"
+
+
+SHOP = """
+from parley_client import Agent, tool
+agent = Agent(instructions='Take orders.')
+
+@tool
+def get_price(thing: str) -> int:
+    'Get a price.'
+    return 3
+"""
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_agent_that_is_served_already_is_tested_as_it_is(folder, tmp_path, monkeypatch, capsys, is_other):
+    folder(PARKING)
+    program, agents = tmp_path / "shop.py", tmp_path / "agents"
+    program.write_text(SHOP)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PARLEY_VOICE_AGENT_AGENTS", str(agents))
+    loaded = AgentProgram(program).load()
+    fields = definition(loaded, ToolTable(loaded.functions), "http://127.0.0.1:5/mcp?7")
+    with Registration(agents, "shop") as served, scripted(ANSWERS) as agent:
+        served.write(fields | ({"greeting": "Hello."} if is_other else {}))
+        assert run(agent, str(program)) == 0
+        assert "127.0.0.1:5" in served.file.read_text(), "it was not replaced"
+    warning = f"another definition of the agent shop than {program} has is served"
+    assert (warning in " ".join(capsys.readouterr().err.split())) == is_other
+
+
+def test_server_that_runs_already_is_pointed_at_before_another_one_is_started(folder, monkeypatch, capsys):
+    note = LauncherNote(launcher=1, launcher_started=0.0, endpoints="ready grpc=127.0.0.1:8001")
+    monkeypatch.setattr(test_command, "running_servers", lambda _: [(None, note)])
+
+    def fail(*_, **__):
+        raise ClientError("no room")
+
+    monkeypatch.setattr(test_command, "running_server", fail)
+    assert main(["test", folder(PARKING)]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a server runs here already, at 127.0.0.1:8001" in said
+    assert said.index("--server 127.0.0.1:8001") < said.index("no room")
 
 
 def test_agents_in_python_and_toml_together_are_refused(folder, tmp_path, capsys):

@@ -16,6 +16,7 @@ from parley.agents.reader import AgentFileError, read_agent
 from parley.calls.folder import DEFAULT_FOLDER
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
+from parley_client.agent_registration import AlreadyServedError
 from parley_client.cli.arguments import address, count, run_to_end, within
 from parley_client.cli.commands.run import (
     AgentInPython,
@@ -25,6 +26,8 @@ from parley_client.cli.commands.run import (
     own_folder,
     serving_agent,
 )
+from parley_client.cli.launcher_notes import NOTES, running_servers
+from parley_client.cli.output import print_warning
 from parley_client.cli.own_server import UNLIMITED, add_profile, default_profile, running_server
 from parley_client.errors import ToolDefinitionError, UsageError
 from parley_testing.from_call import write_scenario
@@ -255,6 +258,12 @@ def _test(
     profile = args.profile or default_profile()
     changes = {"background": args.noise, "telephone": args.telephone, "loss": args.loss / 100}
     environment = {**UNLIMITED, _AGENTS: str(min(folders)), _REPLACEABLE: "true"}
+    if args.server is None:
+        for running in (note.endpoint("grpc") for _, note in running_servers(NOTES)):
+            print_warning(
+                f"a server runs here already, at {running}; another one is started for the tests",
+                f"Test with it by --server {running}, or end it.",
+            )
     with running_server(
         args.server, console, "test", profile=profile, environment=environment, is_brief=True
     ) as server:
@@ -284,7 +293,14 @@ async def _serve_and_run(
     calls = Console(quiet=not args.show, stderr=True)
     async with AsyncExitStack() as stack:
         for program, loaded in programs:
-            await stack.enter_async_context(serving_agent(program, loaded, place, calls))
+            try:
+                await stack.enter_async_context(serving_agent(program, loaded, place, calls))
+            except AlreadyServedError:  # by `parley run`: the server's agent is tested as it is
+                from parley_client.cli.own_agent import is_definition_of  # noqa: PLC0415 - an optional extra
+
+                if not is_definition_of(loaded, place.folder / f"{loaded.name}.toml"):
+                    other = f"another definition of the agent {loaded.name} than {program.path} has is served"
+                    print_warning(f"{other}, and is tested", "End its `parley run`, or start it again.")
         return await _run_plan(args, console, place.server, plan)
 
 
