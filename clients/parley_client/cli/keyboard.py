@@ -8,8 +8,12 @@ import os
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from parley_client.errors import UsageError
+from parley_client.tools import run_in_thread
 
 _MAX_CHARACTERS = 2_000
 _BACKSPACE = "\b\x7f"
@@ -82,9 +86,27 @@ def can_be_typed_at() -> bool:
         return False
 
 
+async def piped_lines() -> AsyncIterator[str]:
+    """Lines of standard input that is a pipe or a file, each read when it is asked for.
+
+    Raises:
+        UsageError: there is no standard input.
+    """
+    try:
+        pipe = sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError) as error:
+        raise UsageError("lines are read from standard input, which is closed") from error
+    editor = LineEditor()
+    while data := await run_in_thread(partial(os.read, pipe, _READ_BYTES), "standard-input"):
+        for line in editor.feed(data):
+            yield line
+    if editor.text:
+        yield editor.text
+
+
 @contextmanager
 def typed_lines(
-    on_line: Callable[[str], None],
+    on_line: Callable[[str], object],
     on_end: Callable[[], object],
     on_change: Callable[[str], None] | None = None,
 ) -> Iterator[None]:

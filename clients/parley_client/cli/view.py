@@ -32,6 +32,8 @@ class AnswerView:
     def __init__(self) -> None:
         self.played_ms: Callable[[str], float] | None = None
         """How much of a response has been heard (milliseconds); None: all that came."""
+        self.is_read = False
+        """Whether the user reads it: all that came."""
         self.unshown = ""
         """Text that no line shows yet."""
         self.began_s: float | None = None
@@ -76,7 +78,7 @@ class AnswerView:
             What will have been heard, if that is not everything; None: everything, or it has no words.
         """
         self._is_over = True
-        if event.response_id != self._response or not self._text.strip():
+        if self.is_read or event.response_id != self._response or not self._text.strip():
             return None
         if not event.audio_ms:
             return ""
@@ -84,7 +86,7 @@ class AnswerView:
 
     def leave(self) -> str | None:
         """Leave the call before its end; returns as :meth:`complete`."""
-        if not self._text.strip():
+        if self.is_read or not self._text.strip():
             return None
         played_ms = self._sent_ms if self.played_ms is None else self.played_ms(self._response)
         if self._is_over and played_ms >= self._sent_ms - _TOLERANCE_MS:
@@ -187,9 +189,13 @@ class CallView:
     Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
     no end yet is printed as it is; of an answer, what was heard. The time of a line is that of its event; an
     answer's is that of its beginning, so that it may be earlier than that of the line before.
+
+    Args:
+        console: where to show them.
+        is_text: the agent does not speak: its answers are read.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, is_text: bool = False) -> None:
         self._console = console
         self._live = (
             Live(console=console, refresh_per_second=12, transient=True) if console.is_terminal else None
@@ -197,6 +203,7 @@ class CallView:
         self._state = "listening"
         self._partial = ""
         self._answer = AnswerView()
+        self._answer.is_read = is_text
         self._typing = ""
         self._tools: OrderedDict[str, str] = OrderedDict()
         self._at_s = 0.0

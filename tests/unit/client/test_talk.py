@@ -12,11 +12,13 @@ import pytest
 from fake_agent import FakeAgent
 
 from parley import protocol
-from parley_client import NO_RETRY, CallLostError, connect
+from parley_client import NO_RETRY, CallLostError, ClientError, connect
 from parley_client.cli.commands import talk
 from parley_client.cli.commands.talk import TYPED_HELP
+from parley_client.cli.keyboard import piped_lines
 from parley_client.cli.program import build_parser
 from parley_client.cli.view import CallView, make_console
+from parley_client.errors import UsageError
 
 ANSWER = np.full(4000, 9, np.int16)
 BLOCK = np.full(512, 7, np.int16).tobytes()
@@ -68,14 +70,14 @@ def headset(monkeypatch):
     monkeypatch.setattr(talk, "_POLL_S", 0.001)
 
 
-def talk_with(behaviour, monkeypatch):
+def talk_with(behaviour, monkeypatch, *options):
     agent = FakeAgent(behaviour)
     monkeypatch.setattr(
         talk,
         "open_call",
         lambda args, tools, **more: connect(transport=agent, retry=NO_RETRY, tools=tools, **more),
     )
-    return talk.run(build_parser().parse_args(["talk"]), make_console())
+    return talk.run(build_parser().parse_args(["talk", *options]), make_console())
 
 
 async def test_microphone_is_sent_and_answers_are_played(headset, monkeypatch, capsys):
@@ -236,3 +238,130 @@ async def test_typed_lines_are_sent_while_talking(headset, terminal, monkeypatch
         "you /mute (typed)",
         "you /unmute (typed)",
     ]
+
+
+async def answer_typed(stream, answers):
+    """Answer texts; what else comes is returned."""
+    others, turn = [], 1
+    while turn <= len(answers):
+        frame = await stream.frames.get()
+        message = protocol.decode_message(frame.message)
+        if not isinstance(message, protocol.Text):
+            others.append(message)
+            continue
+        answer = answers[message.text]
+        assert stream.frames.empty(), "the next line waits for the answer"
+        stream.say(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text=answer))
+        await asyncio.sleep(0.02)
+        stream.say(protocol.ResponseDone(turn=turn, response_id=f"r{turn}", audio_ms=0))
+        stream.say(protocol.TurnMetrics(turn=turn))
+        turn += 1
+    return others
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """Standard input that is a pipe; gives it what is written, and its end."""
+    monkeypatch.setitem(sys.modules, "sounddevice", None)  # cannot be imported
+    read, write = os.pipe()
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+        def give(text):
+            os.write(write, text)
+            os.close(write)
+
+        yield give
+
+
+async def test_piped_lines_are_answered_one_after_the_other_without_devices(piped, monkeypatch, capsys):
+    starts, others = [], []
+
+    async def answers(stream):
+        starts.append(protocol.decode_start((await stream.begin()).message))
+        others.extend(await answer_typed(stream, {"hello": "Hello!", "grüße": "Grüße!"}))
+        await stream.wait_for_end()
+        stream.close()
+
+    piped("hello\n\n/dance\n/mute\ngrüße".encode())
+    async with asyncio.timeout(10):
+        assert await talk_with(answers, monkeypatch, "--text") == 0
+    assert starts[0].output == "text"
+    assert others == [protocol.Control(action="mute")]
+    lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "you hello (typed)",
+        "agent Hello!",
+        f"error '/dance' is not known; type {TYPED_HELP} (invalid_message)",
+        "you /mute (typed)",
+        "you grüße (typed)",
+        "agent Grüße!",
+    ]
+
+
+async def test_ctrl_d_waits_for_the_answer_that_is_being_written(terminal, monkeypatch, capsys):
+    (keys, _) = terminal
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+
+    async def answers(stream):
+        await stream.begin()
+        os.write(keys, b"hello\n\x04")
+        await answer_typed(stream, {"hello": "Hello!"})
+        await stream.wait_for_end()
+        stream.close()
+
+    async with asyncio.timeout(10):
+        assert await talk_with(answers, monkeypatch, "--text") == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("agent  Hello!")
+
+
+async def test_written_call_that_the_agent_ends_is_over_and_one_without_an_answer_an_error(
+    piped, monkeypatch
+):
+    async def closes(stream):
+        await stream.begin()
+        await stream.frames.get()
+        stream.close("failed")
+
+    async def says_nothing(stream):
+        await stream.begin()
+        await stream.wait_for_end()
+        stream.close()
+
+    monkeypatch.setattr(talk, "_ANSWER_S", 0.1)
+    piped(b"hello\n")
+    async with asyncio.timeout(10):
+        with pytest.raises(ClientError, match="no complete answer within"):
+            await talk_with(says_nothing, monkeypatch, "--text")
+        monkeypatch.setattr(talk, "_ANSWER_S", 10)
+        monkeypatch.setattr(talk, "piped_lines", lambda: typed("hello"))
+        assert await talk_with(closes, monkeypatch, "--text") == 1
+
+
+async def typed(*lines):
+    """Lines that come at once, and no end."""
+    for line in lines:
+        yield line
+    await asyncio.Event().wait()
+
+
+async def test_silent_writer_keeps_the_call(piped, monkeypatch):
+    alive = []
+
+    async def counts(stream):
+        await stream.begin()
+        while len(alive) < 3:
+            alive.append(protocol.decode_message((await stream.frames.get()).message))
+        stream.close("silence")
+
+    monkeypatch.setattr(talk, "_ALIVE_S", 0.01)
+    async with asyncio.timeout(10):
+        assert await talk_with(counts, monkeypatch, "--text") == 0
+    assert alive == [protocol.Control(action="mute")] * 3
+    piped(b"")
+
+
+async def test_closed_standard_input_cannot_be_read(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="standard input, which is closed"):
+        await anext(piped_lines())

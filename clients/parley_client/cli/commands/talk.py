@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
 from parley import protocol
 from parley.errors import InvalidMessageError, OverloadedError
-from parley.timeouts import cancel_all
+from parley.timeouts import cancel_all, first_to_end, is_set_within
 from parley_client.audio.device import AudioDevice, PlaybackBuffer, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
 from parley_client.cli.arguments import add_servers, add_session, open_call, tool_table
 from parley_client.cli.conversation import PlaybackMarks
-from parley_client.cli.keyboard import can_be_typed_at, typed_lines
+from parley_client.cli.keyboard import can_be_typed_at, piped_lines, typed_lines
+from parley_client.cli.turns import TurnReport, TurnTracker
 from parley_client.cli.view import CallView
 from parley_client.errors import ClientError
 from parley_client.events import AgentAudio, CallEvent
@@ -31,25 +33,38 @@ EXAMPLES = """\
   parley talk                      with the microphone, against 127.0.0.1:8001
   parley talk --server 10.0.0.5:8001 --system-prompt "You sell tea."
                                    another server, and another prompt
+  parley talk --text               type, and read the answers, for example over SSH
+  echo "What time is it?" | parley talk --text --agent restaurant
+                                   each line when the one before is answered
   parley talk --tools my_tools.py
                                    with functions of yours (docs/client.md)"""
-HELP = "talk to the agent with the microphone, or type (in the checkout: make talk)"
+HELP = "talk to the agent with the microphone (in the checkout: make talk), or type"
 _POLL_S = 0.02
+_SILENT = ("/mute", "/unmute")
+_ANSWER_S = 120.0
+"""Longest wait for an answer to what was piped in."""
+_ALIVE_S = 20.0
+"""The server ends a call of which nothing comes for a minute."""
 _CLOSE_S = 2.0
 _WANTED_ENDS = ("ended", "hangup", "agent_ended", "transferred", "silence")
 
 
-def send_typed_line(line: str, call: Call, view: CallView, at_s: float) -> None:
-    """Send a typed line, a command if it begins with ``/``, and show it or why it was refused."""
+def send_typed_line(line: str, call: Call, view: CallView, at_s: float) -> bool:
+    """Send a typed line, a command if it begins with ``/``, and show it or why it was refused.
+
+    Returns:
+        Whether the agent has something to say now.
+    """
     line = line.strip()
     if not line:
-        return
+        return False
     try:
         _send_line(line, call)
     except (InvalidMessageError, OverloadedError) as error:
         view.show_problem(str(error), error.code, at_s)
-    else:
-        view.show_typed(line, at_s)
+        return False
+    view.show_typed(line, at_s)
+    return line not in _SILENT
 
 
 def _send_line(line: str, call: Call) -> None:
@@ -71,6 +86,11 @@ def _send_line(line: str, call: Call) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = f"Typed lines are sent while you talk: {TYPED_HELP}.\nCtrl-C or Ctrl-D hangs up."
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="without microphone and loudspeaker: lines of standard input are sent, answers are printed",
+    )
     add_servers(parser)
     add_session(parser)
 
@@ -85,12 +105,16 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         AudioDeviceError: no usable microphone or loudspeaker.
         ParleyError: the call could not be opened or broke.
     """
-    load_sounddevice()
-    view = CallView(console)
-    deadlines = Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)
-    async with open_call(args, tool_table(args, view.show_tool_answer), deadlines=deadlines) as call:
+    changes: dict[str, Any] = {"deadlines": Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)}
+    kind: type[_Talk] = _Talk
+    if args.text:
+        kind, changes["output"] = _TextTalk, "text"
+    else:
+        load_sounddevice()
+    view = CallView(console, is_text=args.text)
+    async with open_call(args, tool_table(args, view.show_tool_answer), **changes) as call:
         with view:
-            ended = await _Talk(call, view, args.output_rate).hold(console)
+            ended = await kind(call, view, args.output_rate).hold(console)
         closed = await call.hang_up()
     return 0 if ended or (closed is not None and closed.reason in _WANTED_ENDS) else 1
 
@@ -129,15 +153,19 @@ class _Talk:
     def _at_s(self) -> float:
         return time.perf_counter() - self._began_s
 
-    def _on_line(self, line: str) -> None:
+    def _on_line(self, line: str) -> bool:
         with suppress(ClientError):  # the call has ended; its reader gets the reason
-            send_typed_line(line, self._call, self._view, self._at_s)
+            return send_typed_line(line, self._call, self._view, self._at_s)
+        return False
 
     async def _listen(self) -> None:
         async for event in self._call:
-            _play(event, self._speaker)
-            self._mark()
+            self._on_event(event)
             self._view.show(event, self._at_s)
+
+    def _on_event(self, event: CallEvent) -> None:
+        _play(event, self._speaker)
+        self._mark()
 
     async def _keep_marking(self) -> None:
         while True:
@@ -146,6 +174,65 @@ class _Talk:
 
     def _mark(self) -> None:
         self._marks.update(self._speaker.playing(), time.perf_counter())
+
+
+class _TextTalk(_Talk):
+    """An open call of which both sides write."""
+
+    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
+        super().__init__(call, view, sample_rate)
+        self._tracker = TurnTracker()
+
+    async def hold(self, console: Console) -> bool:
+        """Write until the call is over, or standard input is and the last answer has come.
+
+        Raises:
+            ClientError: an answer does not come.
+        """
+        works = self._listen(), self._write(console), self._keep_alive()
+        try:
+            async with first_to_end(*works) as (listening, writing, _):
+                await (writing if writing.done() else listening)
+                return writing.done()
+        except asyncio.CancelledError:  # Ctrl-C is how a person hangs up
+            return True
+
+    async def _write(self, console: Console) -> None:
+        if can_be_typed_at():
+            ended = asyncio.Event()
+            with typed_lines(
+                self._on_line, ended.set, self._view.show_typing if self._view.is_live else None
+            ):
+                console.print(f"Type: {TYPED_HELP}. Ctrl-D hangs up.", soft_wrap=True)
+                await ended.wait()
+            await self._until_answered()
+            return
+        if self._call.greets:
+            await is_set_within(self._tracker.greeted, _ANSWER_S)
+        async for line in piped_lines():
+            self._on_line(line)
+            await self._until_answered()
+
+    async def _until_answered(self) -> None:
+        reports = self._tracker.reports
+        if reports and not await is_set_within(reports[-1].settled, _ANSWER_S):
+            raise ClientError(f"no complete answer within {_ANSWER_S:g} s")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_ALIVE_S)
+            with suppress(ClientError, OverloadedError):
+                self._call.mute()
+
+    def _on_line(self, line: str) -> bool:
+        is_to_answer = super()._on_line(line)
+        if is_to_answer:
+            self._tracker.enter(TurnReport(line), self._at_s)
+            del self._tracker.reports[:-1]
+        return is_to_answer
+
+    def _on_event(self, event: CallEvent) -> None:
+        self._tracker.on_event(event, self._at_s)
 
 
 def _welcome() -> str:
