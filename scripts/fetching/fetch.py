@@ -170,6 +170,9 @@ def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
         for name, file in absent.values():
             sources.bring(name, file)
         sources.packages.clear()
+    else:
+        size = decimal(sum(file.size for _, file in wanted.values()))
+        sources.progress.announce(f"Taking {size} of weights from {cache} …")
     for entry, files in missing:
         for file in files:
             place(cache / file.sha256, models / entry.name / file.name)
@@ -260,7 +263,7 @@ def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
         if is_made(models, entry, source):  # by a process that was waited for
             return
         _check_room(models, entry.size)
-        progress.note(f"making {entry.name}, {decimal(entry.size)}, of {entry.source}")
+        progress.announce(f"Making {entry.name}, {decimal(entry.size)}, of {entry.source} …")
         program, *arguments = entry.program.split()
         command: list[str | Path] = [sys.executable, ROOT / program, *arguments]
         command += [models / source.name, models / entry.name]

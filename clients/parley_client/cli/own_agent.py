@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from parley.errors import ParleyError, UnknownAgentError
+from parley.errors import ModelUnavailableError, ParleyError, UnknownAgentError
 from parley.protocol import Tool, ToolRequest, ToolResponse
 from parley.timeouts import is_set_within
 from parley_client.agent_program import AgentProgram, LoadedAgent
@@ -35,6 +35,8 @@ _MARGIN_S = 1.0
 _LONGEST_S, _LONGEST_BACKGROUND_S = 120.0 - _MARGIN_S, 3_600.0 - _MARGIN_S
 SERVED_S = 20.0
 """A server looks at its folder every few seconds, and waits for tools some more."""
+INDEXED_S = 1_800.0
+"""Longest wait for a server that is reading the agent, and indexes its knowledge."""
 TAKEN_S = 5.0
 """Longest wait for the server to read a change."""
 _POLL_S = 0.5
@@ -161,15 +163,19 @@ def _options(tool: Tool) -> dict[str, bool]:
     return cancelled if tool.announce else {"announce": False, **cancelled}
 
 
-async def wait_until_served(server: str, name: str, tools: ToolServer | None, **options: Any) -> None:
+async def wait_until_served(
+    server: str, name: str, tools: ToolServer | None, *, indexes: bool = False, **options: Any
+) -> None:
     """Return when calls to a server may choose the agent, and the server has read the list of its functions.
 
     Raises:
-        ClientError: it takes longer than :data:`SERVED_S`, or the server refuses calls to it.
+        ClientError: it takes longer than :data:`SERVED_S`, if the server ``indexes`` knowledge not counting
+            the time in which it reads the agent (:data:`INDEXED_S`), or it refuses calls to it.
     """
-    problem = "no answer"
+    problem, now = "no answer", asyncio.get_running_loop().time
+    began = now()
     try:
-        async with asyncio.timeout(SERVED_S):
+        async with asyncio.timeout(SERVED_S) as limit:
             while True:
                 try:
                     async with connect(
@@ -186,11 +192,13 @@ async def wait_until_served(server: str, name: str, tools: ToolServer | None, **
                     if not error.retryable and error.code != UnknownAgentError.code:
                         raise ClientError(f"{server} refuses calls to the agent {name}: {error}") from error
                     problem = str(error)
+                    if indexes and error.code == ModelUnavailableError.code:
+                        limit.reschedule(min(now() + SERVED_S, began + INDEXED_S))
                 await asyncio.sleep(_POLL_S)
             if tools is not None:
                 problem = "it has not connected to the functions"
                 await tools.listed.wait()
     except TimeoutError:
         raise ClientError(
-            f"{server} does not serve the agent {name} after {SERVED_S:g} s: {problem}"
+            f"{server} does not serve the agent {name} after {now() - began:.0f} s: {problem}"
         ) from None

@@ -11,7 +11,12 @@ import pytest
 from rich.console import Console
 
 from parley.agents.reader import read_agent
-from parley.errors import TooManySessionsError, UnknownAgentError, UnsupportedVoiceError
+from parley.errors import (
+    ModelUnavailableError,
+    TooManySessionsError,
+    UnknownAgentError,
+    UnsupportedVoiceError,
+)
 from parley.tools.toolbox import Toolbox
 from parley_client.agent_program import AgentProgram
 from parley_client.agent_registration import Registration
@@ -224,11 +229,25 @@ async def test_agent_is_awaited_until_the_server_has_read_the_folder(monkeypatch
     assert server.asked == [("127.0.0.1:9", "tea")] * 3
 
 
+async def test_agent_that_is_being_read_is_awaited_for_longer(monkeypatch):
+    """Its knowledge is being indexed."""
+    reading = ModelUnavailableError("the agent 'tea' is being read")
+    server = FakeServer(monkeypatch, *[reading] * 50, None)
+    monkeypatch.setattr(own_agent, "_POLL_S", 0.01)
+    await wait_until_served("127.0.0.1:9", "tea", None, indexes=True)
+    assert len(server.asked) == 51
+    monkeypatch.setattr(own_agent, "INDEXED_S", 0.1)
+    server.answers = [reading]
+    for indexes in (True, False):
+        with pytest.raises(ClientError, match="'tea' is being read"):
+            await wait_until_served("127.0.0.1:9", "tea", None, indexes=indexes)
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (UnknownAgentError("no agent 'tea' on this server"), r"after 0\.3 s: no agent 'tea'"),
-        (None, r"after 0\.3 s: it has not connected to the functions"),
+        (UnknownAgentError("no agent 'tea' on this server"), r"after 0 s: no agent 'tea'"),
+        (None, r"after 0 s: it has not connected to the functions"),
         (UnsupportedVoiceError("no voice 'x'"), "refuses calls to the agent tea: no voice 'x'"),
     ],
 )

@@ -98,9 +98,18 @@ def test_command_starts_a_server_where_none_runs_and_ends_with_a_signal(machine,
     assert options["profile"] == "tiny"
     assert machine.asked == [("127.0.0.1:5", folder)]
     said = capsys.readouterr().out
+    assert said.startswith("The server reads the agent tea …\nThe agent tea")
     assert "The agent tea is served, with 1 function; Ctrl-C ends it." in said
     assert "talk --server 127.0.0.1:5 --agent tea" in said
     assert "http://page-of-127.0.0.1:5/?agent=tea" in said
+
+
+def test_index_of_knowledge_is_named_before_it_is_awaited(machine, capsys):
+    machine.source.write_text(TEA.replace("'Sell tea.'", "'Sell tea.', knowledge=['*.md']"))
+    (machine.folder / "teas.md").write_text("Oolong is a tea.")
+    machine.refusal = ClientError("not served")
+    machine.run()
+    assert capsys.readouterr().out == "The server reads the agent tea, and indexes its knowledge …\n"
 
 
 def test_command_uses_the_folder_that_the_launcher_of_a_running_server_has_noted(machine, capsys):

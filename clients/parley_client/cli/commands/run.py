@@ -164,8 +164,11 @@ async def serving_agent(
             agent = OwnAgent(program, tools, entry, check_definition, console)
             agent.publish(loaded)
             called = tools if loaded.functions else None
+            indexes = bool(loaded.fields.get("knowledge"))
+            more = ", and indexes its knowledge" if indexes else ""
+            console.print(f"The server reads the agent {escape(loaded.name)}{more} …")
             try:
-                await wait_until_served(place.server, loaded.name, called, tls=place.tls)
+                await wait_until_served(place.server, loaded.name, called, indexes=indexes, tls=place.tls)
             except ClientError as error:
                 raise ClientError(f"{error}. {_advice(place.folder)}") from error
             yield agent
