@@ -88,8 +88,7 @@ class PlayoutClock:
 
     Args:
         on_heard: Called with every stretch that was heard, in order.
-        limit_s: Room for audio that is not yet heard (seconds); what does not fit is dropped
-            and counted in ``overflow_s``.
+        limit_s: Room for audio that is not yet heard (seconds); what does not fit is dropped.
     """
 
     def __init__(self, on_heard: Callable[[Heard], None] | None = None, limit_s: float = 300.0) -> None:
@@ -100,7 +99,6 @@ class PlayoutClock:
         self._gate = Gate()
         self._stopped_s: float | None = None  # when the loudspeaker was paused
         self._gap_is_known = False
-        self.overflow_s = 0.0
         self.underruns = 0
         """How often a response's audio came too late to follow without a gap."""
         self.last_heard_s: float | None = None
@@ -112,7 +110,6 @@ class PlayoutClock:
         if not self._gate.accepts(audio.response_id) or not len(audio.samples):
             return
         if self.queued_s(now) + len(audio.samples) / audio.sample_rate > self._limit_s:
-            self.overflow_s += len(audio.samples) / audio.sample_rate
             return
         if self._stopped_s is None:
             self._count_gap(audio.response_id)

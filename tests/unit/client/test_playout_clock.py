@@ -144,11 +144,11 @@ def test_a_gap_that_the_pause_made_is_none_of_the_servers():
     assert clock.underruns == 1
 
 
-def test_audio_without_room_is_counted():
+def test_audio_without_room_is_dropped():
     _, clock = heard_by({"limit_s": 1.0})
     clock.push(piece(900), 0.0)
     clock.push(piece(200), 0.0)
-    assert clock.overflow_s == pytest.approx(0.2)
+    assert clock.queued_s(0.0) == pytest.approx(0.9)
     clock.push(piece(200), 0.5)
     assert clock.queued_s(0.5) == pytest.approx(0.6)
 

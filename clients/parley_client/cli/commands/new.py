@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -65,8 +64,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         }
         folder.mkdir()
         for file, text in texts.items():
-            renamed = re.sub(rf"(examples/agents/)?\b{kind}(?=\.(?:py|md)\b)", partial(_rename, name), text)
-            file.write_text(renamed.replace(".venv/bin/parley", PARLEY), encoding="utf-8")
+            written = text.replace(".venv/bin/parley", PARLEY).replace("examples/agents", name)
+            file.write_text(re.sub(rf"\b{kind}(?=\.(?:py|md)\b)", name, written), encoding="utf-8")
         (folder / "README.md").write_text(_README.format(name=name, parley=PARLEY), encoding="utf-8")
     except FileExistsError as error:
         raise ClientError(f"{folder} is there already; nothing was written") from error
@@ -75,10 +74,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"Written: {', '.join(map(str, texts))}, {name}/README.md. Next:")
     console.print(f"  {PARLEY} run {name}/{name}.py")
     return 0
-
-
-def _rename(name: str, found: re.Match[str]) -> str:
-    return f"{name}/{name}" if found[1] else name
 
 
 def _examples() -> Path:

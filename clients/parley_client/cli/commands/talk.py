@@ -14,7 +14,7 @@ from rich.console import Console
 
 from parley import protocol
 from parley.errors import InvalidMessageError, OverloadedError
-from parley.timeouts import cancel_all, first_to_end, is_set_within
+from parley.timeouts import first_to_end, is_set_within
 from parley_client.audio.device import AudioDevice, PlaybackBuffer, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
@@ -105,106 +105,48 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         AudioDeviceError: no usable microphone or loudspeaker.
         ParleyError: the call could not be opened or broke.
     """
-    changes: dict[str, Any] = {"deadlines": Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)}
-    kind: type[_Talk] = _Talk
-    if args.text:
-        kind, changes["output"] = _TextTalk, "text"
-    else:
+    if not args.text:
         load_sounddevice()
     view = CallView(console, is_text=args.text)
-    async with open_call(args, tool_table(args, view.show_tool_answer), **changes) as call:
+    options: dict[str, Any] = {"output": "text"} if args.text else {}
+    options["deadlines"] = Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)
+    async with open_call(args, tool_table(args, view.show_tool_answer), **options) as call:
         with view:
-            ended = await kind(call, view, args.output_rate).hold(console)
+            talk = _Talk(call, view, _ALIVE_S) if args.text else _SpokenTalk(call, view, args.output_rate)
+            ended = await talk.hold(console)
         closed = await call.hang_up()
     return 0 if ended or (closed is not None and closed.reason in _WANTED_ENDS) else 1
 
 
 class _Talk:
-    """An open call with microphone, loudspeaker and keyboard."""
+    """An open call of which both sides write."""
 
-    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
+    def __init__(self, call: Call, view: CallView, tick_s: float) -> None:
         self._call = call
         self._view = view
-        self._rate = sample_rate
-        self._speaker = PlaybackBuffer(sample_rate)
-        self._marks = PlaybackMarks(call, self._speaker.played_ms)
-        view.use_playback(self._speaker.played_ms)
+        self._tick_s = tick_s
+        self._tracker = TurnTracker()
         self._began_s = time.perf_counter()
 
     async def hold(self, console: Console) -> bool:
-        """Talk until the call is over; returns whether the user has ended it."""
-        listening = asyncio.create_task(self._listen(), name="talk-listen")
-        marking = asyncio.create_task(self._keep_marking(), name="playback-marks")
-        show_typing = self._view.show_typing if self._view.is_live else None
-        try:
-            with (
-                AudioDevice(self._speaker, self._rate, partial(_offer, self._call)),
-                typed_lines(self._on_line, listening.cancel, show_typing),
-            ):
-                console.print(_welcome(), soft_wrap=True)
-                await listening
-        except asyncio.CancelledError:  # Ctrl-C and Ctrl-D are how a person hangs up
-            return True
-        finally:
-            await cancel_all((listening, marking))
-        return False
-
-    @property
-    def _at_s(self) -> float:
-        return time.perf_counter() - self._began_s
-
-    def _on_line(self, line: str) -> bool:
-        with suppress(ClientError):  # the call has ended; its reader gets the reason
-            return send_typed_line(line, self._call, self._view, self._at_s)
-        return False
-
-    async def _listen(self) -> None:
-        async for event in self._call:
-            self._on_event(event)
-            self._view.show(event, self._at_s)
-
-    def _on_event(self, event: CallEvent) -> None:
-        _play(event, self._speaker)
-        self._mark()
-
-    async def _keep_marking(self) -> None:
-        while True:
-            await asyncio.sleep(_POLL_S)
-            self._mark()
-
-    def _mark(self) -> None:
-        self._marks.update(self._speaker.playing(), time.perf_counter())
-
-
-class _TextTalk(_Talk):
-    """An open call of which both sides write."""
-
-    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
-        super().__init__(call, view, sample_rate)
-        self._tracker = TurnTracker()
-
-    async def hold(self, console: Console) -> bool:
-        """Write until the call is over, or standard input is and the last answer has come.
+        """Talk until the call is over; returns whether the user has ended it.
 
         Raises:
-            ClientError: an answer does not come.
+            ParleyError: the call or a device broke, or an answer does not come.
         """
-        works = self._listen(), self._write(console), self._keep_alive()
+        works = self._listen(), self._take_part(console), self._keep_ticking()
         try:
-            async with first_to_end(*works) as (listening, writing, _):
-                await (writing if writing.done() else listening)
-                return writing.done()
+            async with first_to_end(*works) as (listening, taking_part, _):
+                await (taking_part if taking_part.done() else listening)
+                return taking_part.done()
         except asyncio.CancelledError:  # Ctrl-C is how a person hangs up
             return True
 
-    async def _write(self, console: Console) -> None:
+    async def _take_part(self, console: Console) -> None:
+        """Return when the user hangs up."""
         if can_be_typed_at():
-            ended = asyncio.Event()
-            with typed_lines(
-                self._on_line, ended.set, self._view.show_typing if self._view.is_live else None
-            ):
-                console.print(f"Type: {TYPED_HELP}. Ctrl-D hangs up.", soft_wrap=True)
-                await ended.wait()
+            console.print(f"Type: {TYPED_HELP}. Ctrl-D hangs up.", soft_wrap=True)
+            await self._type()
             await self._until_answered()
             return
         if self._call.greets:
@@ -213,26 +155,66 @@ class _TextTalk(_Talk):
             self._on_line(line)
             await self._until_answered()
 
+    async def _type(self) -> None:
+        """Send what is typed, up to Ctrl-D; without a terminal never return."""
+        ended = asyncio.Event()
+        with typed_lines(self._on_line, ended.set, self._view.show_typing if self._view.is_live else None):
+            await ended.wait()
+
     async def _until_answered(self) -> None:
         reports = self._tracker.reports
         if reports and not await is_set_within(reports[-1].settled, _ANSWER_S):
             raise ClientError(f"no complete answer within {_ANSWER_S:g} s")
 
-    async def _keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(_ALIVE_S)
-            with suppress(ClientError, OverloadedError):
-                self._call.mute()
+    @property
+    def _at_s(self) -> float:
+        return time.perf_counter() - self._began_s
 
-    def _on_line(self, line: str) -> bool:
-        is_to_answer = super()._on_line(line)
-        if is_to_answer:
-            self._tracker.enter(TurnReport(line), self._at_s)
-            del self._tracker.reports[:-1]
-        return is_to_answer
+    def _on_line(self, line: str) -> None:
+        with suppress(ClientError):  # the call has ended; its reader gets the reason
+            if send_typed_line(line, self._call, self._view, self._at_s):
+                self._tracker.enter(TurnReport(line), self._at_s)
+                del self._tracker.reports[:-1]
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            self._on_event(event)
+            self._view.show(event, self._at_s)
 
     def _on_event(self, event: CallEvent) -> None:
         self._tracker.on_event(event, self._at_s)
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            self._tick()
+
+    def _tick(self) -> None:
+        with suppress(ClientError, OverloadedError):
+            self._call.mute()
+
+
+class _SpokenTalk(_Talk):
+    """One with microphone and loudspeaker."""
+
+    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
+        super().__init__(call, view, _POLL_S)
+        self._rate = sample_rate
+        self._speaker = PlaybackBuffer(sample_rate)
+        self._marks = PlaybackMarks(call, self._speaker.played_ms)
+        view.use_playback(self._speaker.played_ms)
+
+    async def _take_part(self, console: Console) -> None:
+        with AudioDevice(self._speaker, self._rate, partial(_offer, self._call)):
+            console.print(_welcome(), soft_wrap=True)
+            await self._type()
+
+    def _on_event(self, event: CallEvent) -> None:
+        _play(event, self._speaker)
+        self._tick()
+
+    def _tick(self) -> None:
+        self._marks.update(self._speaker.playing(), time.perf_counter())
 
 
 def _welcome() -> str:

@@ -19,6 +19,7 @@ from parley.errors import ModelLoadingError
 from parley_client.agent_registration import AlreadyServedError
 from parley_client.cli.arguments import address, count, run_to_end, within
 from parley_client.cli.commands.run import (
+    FOLDER_VARIABLE,
     AgentInPython,
     ServingPlace,
     folder_of,
@@ -60,7 +61,6 @@ chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have the
 exit status: 0 every scenario passed as often as --pass-rate asks, 1 one did not, 2 wrong usage or scenario"""
 _PARALLEL = 4
 _TESTS = ".tests.toml"
-_AGENTS = "PARLEY_VOICE_AGENT_AGENTS"
 _REPLACEABLE = "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS"
 
 
@@ -257,7 +257,7 @@ def _test(
     judge = _chat_client(args, "judge", judged_by) if has_judge else None
     profile = args.profile or default_profile()
     changes = {"background": args.noise, "telephone": args.telephone, "loss": args.loss / 100}
-    environment = {**UNLIMITED, _AGENTS: str(min(folders)), _REPLACEABLE: "true"}
+    environment = {**UNLIMITED, FOLDER_VARIABLE: str(min(folders)), _REPLACEABLE: "true"}
     if args.server is None:
         for running in (note.endpoint("grpc") for _, note in running_servers(NOTES)):
             print_warning(
