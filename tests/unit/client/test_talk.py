@@ -240,54 +240,47 @@ async def test_typed_lines_are_sent_while_talking(headset, terminal, monkeypatch
     ]
 
 
-async def answer_typed(stream, answers):
-    """Answer texts; what else comes is returned."""
-    others, turn = [], 1
-    while turn <= len(answers):
-        frame = await stream.frames.get()
-        message = protocol.decode_message(frame.message)
-        if not isinstance(message, protocol.Text):
-            others.append(message)
-            continue
-        answer = answers[message.text]
-        assert stream.frames.empty(), "the next line waits for the answer"
-        stream.say(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text=answer))
-        await asyncio.sleep(0.02)
-        stream.say(protocol.ResponseDone(turn=turn, response_id=f"r{turn}", audio_ms=0))
-        stream.say(protocol.TurnMetrics(turn=turn))
-        turn += 1
-    return others
+def answering(**answers):
+    """A behaviour that answers the texts of a written call one after the other; ``seen`` is what came."""
+    seen = []
+
+    async def answer(stream):
+        seen.append(protocol.decode_start((await stream.begin()).message))
+        turn = 0
+        while not (frame := await stream.frames.get()).end:
+            seen.append(protocol.decode_message(frame.message))
+            if not isinstance(seen[-1], protocol.Text):
+                continue
+            assert stream.frames.empty(), "the next line waits for the answer"
+            turn, text = turn + 1, answers[seen[-1].text]
+            stream.say(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text=text))
+            await asyncio.sleep(0.02)
+            stream.say(protocol.ResponseDone(turn=turn, response_id=f"r{turn}", audio_ms=0))
+            stream.say(protocol.TurnMetrics(turn=turn))
+        stream.close()
+
+    answer.seen = seen
+    return answer
 
 
 @pytest.fixture
 def piped(monkeypatch):
-    """Standard input that is a pipe; gives it what is written, and its end."""
+    """The other end of a pipe that is standard input; without sound."""
     monkeypatch.setitem(sys.modules, "sounddevice", None)  # cannot be imported
     read, write = os.pipe()
-    with os.fdopen(read) as stdin:
+    with os.fdopen(read) as stdin, os.fdopen(write, "wb", buffering=0) as pipe:
         monkeypatch.setattr(sys, "stdin", stdin)
-
-        def give(text):
-            os.write(write, text)
-            os.close(write)
-
-        yield give
+        yield pipe
 
 
 async def test_piped_lines_are_answered_one_after_the_other_without_devices(piped, monkeypatch, capsys):
-    starts, others = [], []
-
-    async def answers(stream):
-        starts.append(protocol.decode_start((await stream.begin()).message))
-        others.extend(await answer_typed(stream, {"hello": "Hello!", "grüße": "Grüße!"}))
-        await stream.wait_for_end()
-        stream.close()
-
-    piped("hello\n\n/dance\n/mute\ngrüße".encode())
+    agent = answering(hello="Hello!", grüße="Grüße!")
+    piped.write("hello\n\n/dance\n/mute\ngrüße".encode())
+    piped.close()
     async with asyncio.timeout(10):
-        assert await talk_with(answers, monkeypatch, "--text") == 0
-    assert starts[0].output == "text"
-    assert others == [protocol.Control(action="mute")]
+        assert await talk_with(agent, monkeypatch, "--text") == 0
+    assert agent.seen[0].output == "text"
+    assert protocol.Control(action="mute") in agent.seen
     lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "you hello (typed)",
@@ -300,65 +293,33 @@ async def test_piped_lines_are_answered_one_after_the_other_without_devices(pipe
 
 
 async def test_ctrl_d_waits_for_the_answer_that_is_being_written(terminal, monkeypatch, capsys):
-    (keys, _) = terminal
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
-
-    async def answers(stream):
-        await stream.begin()
-        os.write(keys, b"hello\n\x04")
-        await answer_typed(stream, {"hello": "Hello!"})
-        await stream.wait_for_end()
-        stream.close()
-
+    os.write(terminal[0], b"hello\n\x04")
     async with asyncio.timeout(10):
-        assert await talk_with(answers, monkeypatch, "--text") == 0
+        assert await talk_with(answering(hello="Hello!"), monkeypatch, "--text") == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("agent  Hello!")
 
 
-async def test_written_call_that_the_agent_ends_is_over_and_one_without_an_answer_an_error(
-    piped, monkeypatch
-):
-    async def closes(stream):
-        await stream.begin()
-        await stream.frames.get()
-        stream.close("failed")
-
-    async def says_nothing(stream):
-        await stream.begin()
-        await stream.wait_for_end()
-        stream.close()
-
+async def test_written_call_without_an_answer_is_an_error(piped, monkeypatch):
     monkeypatch.setattr(talk, "_ANSWER_S", 0.1)
-    piped(b"hello\n")
+    piped.write(b"/dtmf 1\n")
     async with asyncio.timeout(10):
         with pytest.raises(ClientError, match="no complete answer within"):
-            await talk_with(says_nothing, monkeypatch, "--text")
-        monkeypatch.setattr(talk, "_ANSWER_S", 10)
-        monkeypatch.setattr(talk, "piped_lines", lambda: typed("hello"))
-        assert await talk_with(closes, monkeypatch, "--text") == 1
+            await talk_with(answering(), monkeypatch, "--text")
 
 
-async def typed(*lines):
-    """Lines that come at once, and no end."""
-    for line in lines:
-        yield line
-    await asyncio.Event().wait()
-
-
-async def test_silent_writer_keeps_the_call(piped, monkeypatch):
+async def test_silent_writer_keeps_the_call_until_the_agent_ends_it(piped, monkeypatch):
     alive = []
 
     async def counts(stream):
         await stream.begin()
         while len(alive) < 3:
             alive.append(protocol.decode_message((await stream.frames.get()).message))
-        stream.close("silence")
+        stream.close("failed")
 
     monkeypatch.setattr(talk, "_ALIVE_S", 0.01)
     async with asyncio.timeout(10):
-        assert await talk_with(counts, monkeypatch, "--text") == 0
+        assert await talk_with(counts, monkeypatch, "--text") == 1
     assert alive == [protocol.Control(action="mute")] * 3
-    piped(b"")
 
 
 async def test_closed_standard_input_cannot_be_read(monkeypatch):
