@@ -157,7 +157,7 @@ def _lines_of(at: float, event: Event) -> Iterator[Line]:
             yield Line(at, "agent", f"does not answer ({event.reason}: “{event.text}”)")
         case protocol.Interrupted():
             yield Line(at, "agent", f"stopped ({event.reason}) after “{event.spoken_text}”")
-        case protocol.ToolRequest():
+        case protocol.ToolRequest() | protocol.ToolRun():
             yield Line(at, "tool", f"{event.name}({event.arguments})")
         case (
             protocol.StepChanged() | protocol.DataCollected() | protocol.Decision() | protocol.KnowledgeUsed()

@@ -35,6 +35,8 @@ def test_log_of_a_call_is_in_order_with_reasons():
     tape.add(3.8, again)
     tape.decided(3.9, "set a timer for ten minutes")
     tape.add(4.0, protocol.ToolRequest(turn=1, call_id="c1", name="set_timer", arguments={"minutes": 10}))
+    run = {"call_id": "c2", "name": "get_time", "arguments": {}, "is_error": False, "duration_ms": 1.0}
+    tape.add(4.1, protocol.ToolRun(turn=1, **run))
     tape.speaks(1, 4.2, "okay ten minutes", done=False)
     tape.paused(1, 4.3, 4.4)
     tape.interrupted(1, 4.5, "okay")
@@ -46,6 +48,7 @@ def test_log_of_a_call_is_in_order_with_reasons():
         "3.8 heard: “ten minutes” (80%), and before it “set a timer for”",
         "3.9 turn: commit (text_finished, 0 of 0 ms): “set a timer for ten minutes”",
         "4.0 tool: set_timer({'minutes': 10})",
+        "4.1 tool: get_time({})",
         "4.2 agent: “okay ten minutes”",
         "4.3 agent: paused",
         "4.4 agent: goes on (backchannel)",
