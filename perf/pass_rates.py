@@ -1,10 +1,11 @@
-"""Measure how often the examples' scenarios pass with a language model: `parley test` of all three, as text.
+"""Measure how often the examples' scenarios pass with a language model: `parley test` of all three.
 
     python -m perf pass-rates qwen2.5-coder-0.5b-w8a8 --repeat 5
     python -m perf pass-rates qwen2.5-coder-1.5b-w8a8 --repeat 5 --parallel 1
     python -m perf pass-rates right --profile tiny    a remote model that answers as right_answers.toml says
+    python -m perf pass-rates right --speech          the same, of speech: what recognition and turns leave
 
-Exit status: that of `parley test`; `right` has to pass everything, or a scenario or the agent is at fault.
+Exit status: that of `parley test`; as text `right` has to pass all, or a scenario or the agent is at fault.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RightModel:
             ValueError: there is no answer to what the caller said.
         """
         messages = body["messages"]
-        said = next(one["content"] for one in reversed(messages) if one["role"] == "user")
+        said = _said_last(messages)
         found = next((rest for pattern, *rest in self._answers if pattern.search(said)), None)
         if found is None:
             raise ValueError(f"no answer to {said!r} in {_ANSWERS.name}")
@@ -61,6 +62,17 @@ class RightModel:
             "delta": {"tool_calls": [{"index": 0, "id": "c", "function": function}]},
             "finish_reason": "tool_calls",
         }
+
+
+def _said_last(messages: list[dict[str, Any]]) -> str:
+    """What the caller has said since the model's last words, in one or several messages."""
+    words: list[str] = []
+    for one in reversed(messages):
+        if one["role"] == "assistant" and words:
+            break
+        if one["role"] == "user":
+            words.insert(0, one["content"])
+    return " ".join(words)
 
 
 def _result(value: Any, results: str) -> Any:
@@ -81,10 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         try:
             choice = self.model.answer(body)
-        except ValueError as error:
+        except ValueError as error:  # of speech also the beginning of a turn, or what was misheard
             print(error, file=sys.stderr)
-            self.send_error(400)
-            return
+            choice = {"delta": {"content": "Please go on."}, "finish_reason": "stop"}
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()

@@ -42,3 +42,14 @@ def test_words_follow_the_result_of_the_call():
 def test_unknown_words_are_an_error():
     with pytest.raises(ValueError, match="no answer to 'Wie spät ist es"):
         ask({"role": "user", "content": "Wie spät ist es?"})
+
+
+def test_a_turn_in_parts_is_answered_as_a_whole():
+    greeting = {"role": "assistant", "content": "Hillside Clinic."}
+    parts = [{"role": "user", "content": one} for one in ("This is Tom Baker.", "On Thursday at three.")]
+    (call,) = ask(greeting, *parts)["delta"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["name"] == "Tom Baker"
+    assert (
+        "content"
+        in ask(*parts, greeting, {"role": "user", "content": "What does a flu vaccination cost?"})["delta"]
+    )
