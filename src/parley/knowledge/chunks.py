@@ -6,15 +6,21 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
+from time import thread_time
 from types import SimpleNamespace
 
 from parley.knowledge.documents import MAX_FILE_BYTES, KnowledgeError
 
-CHUNKING = 2
+CHUNKING = 3
 """Version of the cut: an index of another version is made anew."""
 LONGEST = 700
-"""Characters of a chunk."""
+"""Characters of a chunk, and of its heading."""
+MAX_CHUNKS = 20_000
+"""Of an agent."""
 _MOST_PAGES = 2_000
+_MOST_PDF_S = 60.0
+"""Processor time to read a PDF, during which calls in this process go slower."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -44,7 +50,7 @@ def split_document(name: str, raw: bytes) -> list[Chunk]:
     """The chunks of a file, in order; the end of its name says of which kind it is.
 
     Raises:
-        KnowledgeError: it is neither PDF nor UTF-8, or has no text.
+        KnowledgeError: it is neither PDF nor UTF-8, has no text, or takes too long or has too many chunks.
     """
     suffix = name.rpartition(".")[2].lower()
     if suffix == "pdf":
@@ -53,11 +59,23 @@ def split_document(name: str, raw: bytes) -> list[Chunk]:
         text = _decode(name, raw)
         read = _READERS.get(suffix)
         sections = _sections(read(text)) if read else iter([("", text)])
-    chunks = [Chunk(heading, piece) for heading, text in sections for piece in _cut(text)]
+    found = (Chunk(heading, piece) for heading, text in sections for piece in _cut(text))
+    chunks = list(islice(found, MAX_CHUNKS + 1))
+    check_count(name, len(chunks))
     if not chunks:
         hint = "; pictures of pages are not read" if suffix == "pdf" else ""
         raise KnowledgeError(f"{name} has no text{hint}")
     return chunks
+
+
+def check_count(name: str, count: int) -> None:
+    """Refuse so many chunks of the files of an agent up to this one.
+
+    Raises:
+        KnowledgeError: they are more than :data:`MAX_CHUNKS`.
+    """
+    if count > MAX_CHUNKS:
+        raise KnowledgeError(f"{name}: an agent may have {MAX_CHUNKS} passages of knowledge")
 
 
 def _decode(name: str, raw: bytes) -> str:
@@ -76,11 +94,11 @@ def _sections(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[str, str]]:
     """
     path: list[tuple[int, str]] = []
     lines: list[str] = []
-    for level, text in (*parts, (1, "")):
+    for level, text in chain(parts, [(1, "")]):
         if not level:
             lines.append(text)
             continue
-        yield " > ".join(title for _, title in path), "\n".join(lines)
+        yield " > ".join(title for _, title in path)[:LONGEST], "\n".join(lines)
         lines.clear()
         path = [*(one for one in path if one[0] < level), (level, text[:LONGEST])]
 
@@ -155,6 +173,12 @@ def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
 def _read_pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
     from pypdf import PdfReader  # noqa: PLC0415 - few agents have PDF
 
+    began = thread_time()
+
+    def check_time(*_: object) -> None:
+        if thread_time() - began > _MOST_PDF_S:
+            raise KnowledgeError(f"{name} takes more than {_MOST_PDF_S:g} s of processor time")
+
     reader = PdfReader(io.BytesIO(raw))
     if reader.is_encrypted:
         raise KnowledgeError(f"{name} is encrypted")
@@ -162,7 +186,8 @@ def _read_pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
         raise KnowledgeError(f"{name} has more than {_MOST_PAGES} pages")
     left = MAX_FILE_BYTES
     for number, page in enumerate(reader.pages, 1):
-        text = page.extract_text().replace("\0", "")
+        text = page.extract_text(visitor_operand_before=check_time).replace("\0", "")
+        check_time()  # the library goes on after an error within a form
         left -= len(text)
         if left < 0:
             raise KnowledgeError(f"{name} has more than {MAX_FILE_BYTES >> 20} Mi characters")

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import ModelLoadingError
-from parley.knowledge.chunks import Chunk
-from parley.knowledge.documents import KnowledgeError
+from parley.knowledge.chunks import Chunk, check_count
 from parley.knowledge.passages import Passage
 
 _SCHEMA = """
@@ -24,7 +23,6 @@ CREATE VIRTUAL TABLE passages USING fts5(
     heading, text, content_id UNINDEXED, tokenize = 'porter unicode61 remove_diacritics 2');
 CREATE TABLE vectors (passage INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 """
-MAX_CHUNKS = 20_000
 _BUSY_S = 10.0
 _RANKED = 20
 """Places of each ranking that count."""
@@ -137,8 +135,7 @@ class KnowledgeIndex:
                     continue
                 known.add(content)
                 count += len(chunks[content])
-                if count > MAX_CHUNKS:
-                    raise KnowledgeError(f"{name}: an agent may have {MAX_CHUNKS} passages of knowledge")
+                check_count(name, count)
                 db.execute("INSERT INTO contents VALUES (?)", (content,))
                 db.executemany(
                     "INSERT INTO passages (heading, text, content_id) VALUES (?, ?, ?)",

@@ -24,7 +24,7 @@ from parley.errors import (
     ModelUnavailableError,
     ParleyError,
 )
-from parley.knowledge.chunks import CHUNKING, Chunk, split_document
+from parley.knowledge.chunks import CHUNKING, Chunk, check_count, split_document
 from parley.knowledge.documents import Document, KnowledgeError, find_documents, read_document
 from parley.knowledge.index import KnowledgeIndex
 from parley.knowledge.passages import Passage, content_words
@@ -272,6 +272,7 @@ def read_documents(
         files[document.name] = content
         if content not in chunks and missing([content]):
             chunks[content] = split_document(document.name, raw)
+            check_count(document.name, sum(map(len, chunks.values())))
     return files, chunks
 
 

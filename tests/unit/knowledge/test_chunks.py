@@ -128,6 +128,29 @@ def test_pdf_with_too_many_pages_is_refused(monkeypatch):
         split_document("a.pdf", make_pdf("one", "two"))
 
 
+@pytest.mark.parametrize("looks", [1, 6])
+def test_pdf_that_takes_too_long_is_refused_at_an_operator_or_after_a_page(monkeypatch, looks):
+    clock = iter([0.0] * looks + [60.1])
+    monkeypatch.setattr(chunks_module, "thread_time", lambda: next(clock))
+    with pytest.raises(KnowledgeError, match=r"a\.pdf takes more than 60 s of processor time"):
+        split_document("a.pdf", make_pdf("five operators"))
+
+
+def test_too_many_passages_are_refused_before_they_are_made(monkeypatch):
+    made = []
+    monkeypatch.setattr(chunks_module, "Chunk", lambda *parts: made.append(parts))
+    monkeypatch.setattr(chunks_module, "MAX_CHUNKS", 3)
+    with pytest.raises(KnowledgeError, match=r"a\.md: an agent may have 3 passages"):
+        split_document("a.md", b"# y\na\n" * 100)
+    assert len(made) == 4
+
+
+def test_path_of_headings_is_no_longer_than_a_passage():
+    titles = [letter * 400 for letter in "ab"]
+    ((heading, _),) = pairs("a.md", f"# {titles[0]}\n## {titles[1]}\ntext")
+    assert heading == " > ".join(titles)[:LONGEST]
+
+
 def test_paragraphs_are_joined_as_far_as_they_fit():
     found = pairs("a.txt", "\n\n".join(f"{n} {'x' * 200}" for n in range(5)))
     assert [text.count("\n\n") + 1 for _, text in found] == [3, 2]

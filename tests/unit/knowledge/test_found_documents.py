@@ -78,6 +78,12 @@ def test_link_within_the_folder_is_followed(folder):
     assert (one.name, one.path) == ("current.md", folder / "docs" / "a.md")
 
 
+def test_name_that_is_not_utf8_is_shown(folder):
+    (folder / os.fsdecode(b"caf\xe9.md")).write_text("text")
+    with pytest.raises(KnowledgeError, match=r"^'caf\\udce9\.md': the name is not UTF-8$"):
+        find_documents(folder, ["*.md"])
+
+
 def test_pipe_is_no_file(folder):
     os.mkfifo(folder / "pipe.md")
     with pytest.raises(KnowledgeError, match="no file matches"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.knowledge import index as index_module
+from parley.knowledge import chunks as chunks_module
 from parley.knowledge.chunks import Chunk
 from parley.knowledge.documents import KnowledgeError
 from parley.knowledge.index import KnowledgeIndex
@@ -145,7 +145,7 @@ def test_search_does_not_wait_for_a_change(index):
 
 
 def test_too_many_passages_name_the_file(index, monkeypatch):
-    monkeypatch.setattr(index_module, "MAX_CHUNKS", 3)
+    monkeypatch.setattr(chunks_module, "MAX_CHUNKS", 3)
     with pytest.raises(KnowledgeError, match=r"c\.md: an agent may have 3 passages"):
         index.replace({**FILES, "c.md": "h3"}, {"h3": [Chunk("", "New.")]})
     assert index.size == 3

@@ -10,6 +10,7 @@ from knowledge_fakes import SynonymEmbedder
 
 from parley.embeddings.messages import EmbeddingSpace
 from parley.errors import InferenceError, ModelUnavailableError
+from parley.knowledge import chunks as chunks_module
 from parley.knowledge import knowledge as knowledge_module
 from parley.knowledge.documents import KnowledgeError
 from parley.knowledge.knowledge import Knowledge, check_documents
@@ -104,6 +105,13 @@ async def test_changed_file_is_found_and_the_index_stays_after_a_wrong_change(pl
         assert (await files(knowledge, "genoa"))[0] == "boats.md"
     assert caplog.text.count("is not UTF-8") == 1
     assert "it stays as it was before" in caplog.text
+
+
+def test_passages_of_all_files_are_counted_before_the_next_is_read(place, monkeypatch):
+    (place / "trains.md").write_bytes(b"\xff")
+    monkeypatch.setattr(chunks_module, "MAX_CHUNKS", 1)
+    with pytest.raises(KnowledgeError, match=r"cars\.md: an agent may have 1 passages"):
+        check_documents(place, ["*.md"])
 
 
 async def test_other_patterns_have_an_index_of_their_own(place):
