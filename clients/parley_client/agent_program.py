@@ -93,7 +93,7 @@ class AgentProgram:
         importlib.invalidate_caches()
         try:
             return self._read(load_module(self.path))
-        except ToolDefinitionError:
+        except BaseException:
             sys.modules.update(replaced)
             raise
         finally:
@@ -126,17 +126,18 @@ class AgentProgram:
             )
         try:
             fields = _without_none(msgspec.to_builtins(agent.fields, str_keys=True))
+            msgspec.json.encode(fields)  # refuses text that UTF-8 does not have
         except (TypeError, ValueError) as error:
             raise ToolDefinitionError(f"{self.path}: Agent(...): {error}") from error
         own = fields.get("model")
-        for model in (own, *own.get("fallback", ())) if isinstance(own, dict) else ():
+        for model in (own, *_items(own.get("fallback"))) if isinstance(own, dict) else ():
             if isinstance(model, dict) and isinstance(file := model.get("key_file"), str) and file:
                 model["key_file"] = str(self._folder / file)  # the server would look for it in its own folder
         if isinstance(knowledge := fields.get("knowledge"), list):
             fields["knowledge"] = [
                 str(self._folder / one) if isinstance(one, str) else one for one in knowledge
             ]
-        for webhook in fields.get("webhooks") or ():
+        for webhook in _items(fields.get("webhooks")):
             if isinstance(webhook, dict) and isinstance(file := webhook.get("secret_file"), str) and file:
                 webhook["secret_file"] = str(self._folder / file)
         return LoadedAgent(name, fields, marked_functions(module))
@@ -149,6 +150,11 @@ def _state_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+def _items(value: Any) -> list[Any]:
+    """Those of a list. A value of another type is refused when the definition is checked."""
+    return value if isinstance(value, list) else []
 
 
 def _without_none(value: Any) -> Any:

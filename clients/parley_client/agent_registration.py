@@ -72,7 +72,7 @@ class Registration:
         draft = self.file.with_name(f".{self.file.name}.new")
         try:
             draft.unlink(missing_ok=True)
-            with open(draft, "x", opener=_open_private) as file:
+            with open(draft, "x", encoding="utf-8", opener=_open_private) as file:
                 file.write(MARK + to_toml(fields))
             draft.replace(self.file)
         except OSError as error:

@@ -78,6 +78,7 @@ class OwnAgent:
                 f"{self._program.path}: the name of the agent stays {self._place.name!r} until the command "
                 "is started again"
             )
+        self._check(loaded.name, loaded.fields)  # the functions are added to what it has
         table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
         # Its number makes the address another one, so that the server reads the list of functions anew.
         fields = definition(loaded, table, f"{self._tools.url}?{next(self._revisions)}")
@@ -113,11 +114,10 @@ class OwnAgent:
 
 
 def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any]:
-    """The fields of the agent's definition, with its functions as tools of an MCP server.
+    """The fields of the agent's definition, which were checked, and its functions as tools of an MCP server.
 
     Raises:
-        ToolDefinitionError: a function has a longer time limit than a tool may have, or ``tools`` of the
-            definition is no table.
+        ToolDefinitionError: a function has a longer time limit than a tool may have.
     """
     names = [tool.name for tool in table.definitions]
     if not names:
@@ -129,8 +129,6 @@ def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any
             f"{_LONGEST_BACKGROUND_S:g} s"
         )
     given = loaded.fields.get("tools", {})
-    if not isinstance(given, dict):
-        raise ToolDefinitionError("Agent(tools=...) is a table as in TOML; functions are marked with @tool")
     server = {
         "name": loaded.name,
         "url": url,

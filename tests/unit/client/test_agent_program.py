@@ -77,6 +77,7 @@ def test_key_file_of_the_model_is_beside_the_agents_file(load, tmp_path, given, 
         (f"{MINIMAL}other = Agent()\n", "defines 2 agents"),
         (MINIMAL.replace("Agent(", "Agent(name='Tea House', "), "'Tea House' cannot be the name"),
         (MINIMAL.replace("'Sell tea.'", "object()"), r"Agent\(\.\.\.\): .*object"),
+        (MINIMAL.replace("'Sell tea.'", r"'\ud800'"), r"Agent\(\.\.\.\): .*surrogates not allowed"),
         (f"{MINIMAL}\n1 / 0\n", r"tea_house\.py, line 4: ZeroDivisionError: division by zero"),
         (f"{MINIMAL}def broken(:\n", r"SyntaxError: .*tea_house\.py, line 3"),
         (f"{MINIMAL}raise SystemExit('bye')\n", "line 3: SystemExit: bye"),
@@ -110,6 +111,17 @@ def test_module_beside_the_file_is_loaded_again_with_it(load):
     load("price = 44\n", "prices.py")
     assert program.has_changed()
     assert program.load().fields == {"instructions": "44"}
+
+
+def test_modules_stay_when_the_file_is_broken_off(load):
+    load("price = 3\n", "prices.py")
+    program = load(f"import prices\n{MINIMAL}")
+    program.load()
+    module = sys.modules["prices"]
+    load(f"import prices\n{MINIMAL}raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        program.load()
+    assert sys.modules["prices"] is module
 
 
 def test_file_that_is_taken_away_is_a_change_and_an_error(load):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -98,6 +99,18 @@ def test_file_of_a_killed_program_is_replaced(tmp_path):
         place.write(FIELDS)
         assert place.file.read_text() == MARK + to_toml(FIELDS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_file_is_utf8_in_any_locale(tmp_path):
+    code = (
+        "import pathlib, sys\nfrom parley_client.agent_registration import Registration\n"
+        f"with Registration(pathlib.Path({str(tmp_path)!r}), 'tea') as place:\n"
+        "    place.write({'greeting': 'Caf\\xe9'})\n    sys.stdout.buffer.write(place.file.read_bytes())\n"
+    )
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code]
+    written = subprocess.run(command, env=os.environ | locale, timeout=60, check=True, capture_output=True)
+    assert tomllib.loads(written.stdout.decode()) == {"greeting": "Café"}
 
 
 def test_remove_left_leaves_files_that_are_served_or_the_operators(tmp_path):

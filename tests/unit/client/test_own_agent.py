@@ -170,6 +170,11 @@ async def test_changed_file_is_served_under_another_address(served):
         ("Agent(", "Agent(name='other', ", "the name of the agent stays 'restaurant'"),
         ("timeout_s=20.0", "timeout_s=500.0", "a timeout_s of 119 s at most"),
         ("page=", "tools=", "unknown field 'title'"),
+        ("Agent(", "Agent(webhooks=5, ", "webhooks: Expected `array`, got `int`"),
+        ("Agent(", "Agent(model={'fallback': True}, ", "model.fallback: Expected `array`, got `bool`"),
+        ("Agent(", "Agent(tools=[], ", "tools: Expected `object`, got `array`"),
+        ("Agent(", "Agent(tools={'private_hosts': 5}, ", "tools.private_hosts: Expected `array`, got `int`"),
+        ("Agent(", "Agent(tools={'mcp': 3}, ", "tools.mcp: Expected `array`, got `int`"),
         ('"""Book a table."""', "", "needs a docstring"),
     ],
 )
