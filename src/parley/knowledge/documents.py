@@ -137,10 +137,8 @@ def _walk(folder: Path, parts: Sequence[str], entries: _Entries) -> Iterator[Pat
 
 def _document(root: Path, path: Path) -> Document:
     name = path.relative_to(root).as_posix()
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise KnowledgeError(f"{name!a}: the name is not UTF-8") from error
+    if name.encode(errors="ignore").decode() != name:
+        raise KnowledgeError(f"{name!a}: the name is not UTF-8")
     target = path.resolve()
     if not target.is_relative_to(root):
         raise KnowledgeError(f"{name} is a link that leads out of {root}")
