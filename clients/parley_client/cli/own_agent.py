@@ -7,6 +7,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class OwnAgent:
         self._revisions = count(1)
         self._began_s = time.perf_counter()
 
-    def publish(self, loaded: LoadedAgent) -> None:
+    async def publish(self, loaded: LoadedAgent) -> None:
         """Serve what the file defines from now on.
 
         Raises:
@@ -78,11 +79,11 @@ class OwnAgent:
                 f"{self._program.path}: the name of the agent stays {self._place.name!r} until the command "
                 "is started again"
             )
-        self._check(loaded.name, loaded.fields)  # the functions are added to what it has
+        await self._check_fields(loaded.fields)  # the functions are added to what it has
         table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
         # Its number makes the address another one, so that the server reads the list of functions anew.
         fields = definition(loaded, table, f"{self._tools.url}?{next(self._revisions)}")
-        self._check(loaded.name, fields)
+        await self._check_fields(fields)
         self._place.write(fields)
         self._tools.replace(table)
         self._tools.listed.clear()
@@ -96,13 +97,16 @@ class OwnAgent:
             await asyncio.sleep(_SETTLE_S)
             try:
                 loaded = await run_in_thread(self._program.load, "load-agent")
-                self.publish(loaded)
+                await self.publish(loaded)
             except ParleyError as error:
                 self._line(f"[red]{escape(str(error))}[/]\nWhat was served before stays.")
                 continue
             is_read = await is_set_within(self._tools.listed, TAKEN_S if loaded.functions else 0.0)
             when = "" if is_read else " when the server has read it"
             self._line(f"{escape(self._program.path.name)} has changed: new calls get the new agent{when}.")
+
+    async def _check_fields(self, fields: Mapping[str, Any]) -> None:
+        await run_in_thread(partial(self._check, self._place.name, fields), "check-agent")
 
     def _show(self, request: ToolRequest, response: ToolResponse) -> None:
         style = "red" if response.is_error else "dim"

@@ -73,7 +73,7 @@ class Served:
         async with self.tools.serving():
             with Registration(self.agents, loaded.name) as place:
                 agent = OwnAgent(program, self.tools, place, check_definition, console)
-                agent.publish(loaded)
+                await agent.publish(loaded)
                 following = asyncio.create_task(agent.follow())
                 yield self
                 following.cancel()
@@ -266,6 +266,19 @@ def test_definition_is_checked_by_the_servers_reader():
     check_definition("tea", {"instructions": "Sell tea."})
     with pytest.raises(ToolDefinitionError, match=r"^Agent\(\.\.\.\): .*instructions"):
         check_definition("tea", {"greeting": "Hello."})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"voice": "bob"}, "there is no voice 'bob'"),
+        ({"knowledge": ["/nowhere/*.md"]}, "/nowhere cannot be read"),
+    ],
+)
+def test_what_a_server_of_the_profile_refuses_is_refused_before(wrong, why):
+    check_definition("tea", {"instructions": "Sell tea."}, "tiny")
+    with pytest.raises(ToolDefinitionError, match=rf"^Agent\(\.\.\.\): .*{why}"):
+        check_definition("tea", {"instructions": "Sell tea.", **wrong}, "tiny")
 
 
 def test_command_names_what_is_wrong_with_the_file_before_it_starts_anything(tmp_path, capsys):

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,6 +44,7 @@ EXAMPLES = """\
                                    a server that watches this folder for agents"""
 HELP = "serve an agent and its functions from a Python file"
 FOLDER_VARIABLE = "PARLEY_VOICE_AGENT_AGENTS"
+_REPOSITORY = CHECKOUT / "model_repository"
 _CONNECT_S = 1.0
 _NEEDS = "parley run needs the packages of the extra “agent”; `make setup` installs them in the checkout"
 
@@ -83,11 +85,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
         place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
+    profile = args.profile or default_profile()
+    check_definition(loaded.name, loaded.fields, profile)
     folder = own_folder("run", args.agents)
     environment = {FOLDER_VARIABLE: str(folder)}
-    options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
+    options: dict[str, Any] = {"profile": profile, "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
-        place = ServingPlace(own.endpoints.grpc, folder, is_own=True)
+        place = ServingPlace(own.endpoints.grpc, folder, profile=profile)
         return run_to_end(_serve(program, loaded, place, console))
 
 
@@ -126,21 +130,30 @@ class ServingPlace:
     server: str
     folder: Path
     tls: TlsOptions | None = None
-    is_own: bool = False
-    """Whether this command has started it."""
+    profile: str = ""
+    """Of the server, if this command has started it."""
 
 
-def check_definition(name: str, fields: Mapping[str, Any]) -> None:
+def check_definition(name: str, fields: Mapping[str, Any], profile: str = "") -> None:
     """Refuse fields that the definition of an agent cannot have.
+
+    ``profile``: refuse also what a server of it cannot do, such as voices; not within an event loop.
 
     Raises:
         ToolDefinitionError: they are refused; the message names the field, and the nearest name.
+        ParleyError: the settings of the profile are wrong.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.toml")
         file.write_text(to_toml(fields), encoding="utf-8")
         try:
             read_agent(file)
+            if profile:
+                from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415 - of the server
+
+                checking = check_agent_files(file.parent, _REPOSITORY, profile, os.environ)
+                if isinstance(found := asyncio.run(checking)[name], AgentFileError):
+                    raise found
         except AgentFileError as error:
             # Before the first colon and blank stand the name and the line of that file.
             raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
@@ -161,8 +174,8 @@ async def serving_agent(
     tools = ToolServer()
     async with tools.serving():
         with Registration(place.folder, loaded.name) as entry:
-            agent = OwnAgent(program, tools, entry, check_definition, console)
-            agent.publish(loaded)
+            agent = OwnAgent(program, tools, entry, partial(check_definition, profile=place.profile), console)
+            await agent.publish(loaded)
             called = tools if loaded.functions else None
             indexes = bool(loaded.fields.get("knowledge"))
             more = ", and indexes its knowledge" if indexes else ""
@@ -179,7 +192,7 @@ async def _serve(program: AgentProgram, loaded: LoadedAgent, place: ServingPlace
         async with AsyncExitStack() as stack:
             agent = await stack.enter_async_context(serving_agent(program, loaded, place, console))
             serving = serve_page(place.server, own_calls())
-            page = await stack.enter_async_context(serving) if place.is_own else None
+            page = await stack.enter_async_context(serving) if place.profile else None
             console.print(_invitation(loaded, place.server, page))
             await agent.follow()
     return 0
