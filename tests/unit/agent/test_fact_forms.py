@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import string
 
 import pytest
 from traced_lines import lines_of
 
+from parley.agent.facts import checking
 from parley.agent.facts.checking import SessionFacts
 from parley.agent.facts.extraction import facts_of
 from parley.chat import ChatMessage
@@ -211,6 +213,33 @@ async def test_texts_of_the_present_prompt_are_known_however_long_it_is():
     known = await facts.check("", messages[-1:])
     assert known.find_unknown("CD-456.", begins=True) is not None
     assert facts._count <= 41_000
+
+
+@pytest.mark.parametrize("begun", [1, 2])
+@pytest.mark.parametrize("steps", range(4))
+async def test_texts_of_the_client_outlast_checks_that_are_cancelled(steps, begun):
+    facts = SessionFacts("en")
+    for code in ("AB-123", "AB-124"):
+        facts.add(f"Your table is {code}.")
+    checks = [asyncio.create_task(facts.check("", [])) for _ in range(begun)]
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    checks[0].cancel()
+    known = [await facts.check("", []), *[await one for one in checks[1:]]]
+    assert [one.find_unknown("AB-123 or AB-124.", begins=True) for one in known] == [None] * begun
+
+
+@pytest.mark.parametrize(
+    ("most", "kept"),
+    [(checking._MOST_WAITING, [*range(100)]), (1_000, [0, 96, 97, 98, 99]), (250, [99])],
+)
+async def test_texts_of_the_client_wait_up_to_a_limit(monkeypatch, most, kept):
+    monkeypatch.setattr(checking, "_MOST_WAITING", most)
+    facts, codes = SessionFacts("en"), [f"AB-{number}" for number in range(100)]
+    for text in (*codes[:99], codes[0], f"{codes[99]} " * 100):
+        facts.add(text)
+    known = await facts.check("", [])
+    assert [at for at in range(100) if known.find_unknown(codes[at], begins=True) is None] == kept
 
 
 async def test_number_that_is_all_of_a_text_is_read_as_it_is_written():

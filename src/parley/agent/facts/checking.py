@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +15,10 @@ from parley.tools.base import read_value
 
 _MOST_KEYS = 40_000
 """Of what was said and returned: the oldest texts are forgotten that the present prompt does not have."""
-_MOST_WAITING = 64
+_MOST_WAITING = 500_000
+"""Characters of texts that no check has read: prompts have fewer, and the oldest are dropped."""
+_LEAST_COUNTED = 100
+"""Of the characters of a text that waits."""
 _MOST_COUNTED = 10
 _LONGEST_SHORT = 3
 """Letters of names of JSON that are units only behind another word: "min" may be a minimum."""
@@ -37,12 +40,20 @@ class SessionFacts:
         self._texts: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._known: Counter[str] = Counter()
         self._count = 0
-        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._waiting: dict[str, int] = {}  # oldest first, with what each counts
+        self._waiting_size = 0
         self._fixed: dict[str, frozenset[str]] = {}
 
     def add(self, text: str) -> None:
         """A text of the client, which is read when an answer is checked."""
-        self._waiting.append(text)
+        self._take_out(text)
+        self._waiting[text] = max(len(text), _LEAST_COUNTED)
+        self._waiting_size += self._waiting[text]
+        while self._waiting_size > _MOST_WAITING and len(self._waiting) > 1:
+            self._take_out(next(iter(self._waiting)))
+
+    def _take_out(self, text: str) -> None:
+        self._waiting_size -= self._waiting.pop(text, 0)
 
     async def _keep(self, text: str) -> None:
         if text not in self._texts:
@@ -73,8 +84,9 @@ class SessionFacts:
             sources: further texts, such as what was found in documents.
             draft: what the user may have said; it is not kept.
         """
-        while self._waiting:
-            await self._keep(self._waiting.popleft())
+        while (text := next(iter(self._waiting), None)) is not None:
+            await self._keep(text)
+            self._take_out(text)  # only now: a check may be cancelled
         needed = set()
         for message in messages:
             is_own = message.role == "assistant" and message.content not in self._texts
