@@ -324,15 +324,18 @@ def _do_each(
     """The entries for which it returned True, and the last failure."""
     done: list[str] = []
     failure: OSError | msgspec.MsgspecError | None = None
+    in_a_row = 0
     for entry in entries:
         try:
             if work(entry):
                 done.append(entry)
+                in_a_row = 0
         except (OSError, msgspec.MsgspecError) as error:
             _log.error("the recorded call %s cannot be listed, moved or deleted now: %s", entry, error)
             failure = error
-            if isinstance(error, OSError) and error.errno is None:
-                break  # of the store or the list: each would wait for it
+            in_a_row += isinstance(error, OSError) and error.errno is None
+            if in_a_row > 1:  # of the store or the list, not of one call: each would wait for it
+                break
     return done, failure
 
 

@@ -134,13 +134,13 @@ def test_due_call_is_deleted_in_the_store(folder, server):
 
 
 def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
-    entries = {ended(folder, days=1), ended(folder, days=1)}
+    entries = {ended(folder, days=1) for _ in range(3)}
     folder.upload_finished()
     server.access_key = "another"
     server.requests.clear()
     assert folder.delete_due(NOW + timedelta(days=2)) == 0
     assert {one.id for one in folder.entries.newest()} == entries
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2
 
 
 def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monkeypatch):
@@ -155,6 +155,24 @@ def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monk
     monkeypatch.setattr(shutil, "rmtree", fail)
     assert folder.delete_due(NOW + timedelta(days=3)) == 1
     assert [one.id for one in folder.entries.newest()] == [stuck]
+
+
+def test_call_that_the_store_refuses_holds_up_no_other(folder, server, monkeypatch):
+    days = [NOW + timedelta(days=day) for day in range(5)]
+    first, moved, second, third, last = (ended(folder, at=day) for day in days)
+    folder.begin(info(days[2] + timedelta(hours=1)))  # a call that goes on does not count
+    upload = CallStore.upload
+
+    def refuse(store: CallStore, files: Path) -> None:
+        if files.name in (first, second, third):
+            raise OSError("the object is refused")
+        upload(store, files)
+
+    monkeypatch.setattr(CallStore, "upload", refuse)
+    with pytest.raises(OSError, match="refused"):
+        folder.upload_finished()
+    assert sorted(server.objects) == keys(moved)
+    assert (folder.path / last).exists()  # behind two in a row: it is the store
 
 
 def test_calls_are_uploaded_before_others_are_deleted(folder, server, monkeypatch):
