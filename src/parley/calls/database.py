@@ -21,6 +21,8 @@ _BUSY_S = 5.0
 TABLES = """CREATE TABLE IF NOT EXISTS parley_calls (id {text} PRIMARY KEY, agent {text} NOT NULL,
 started {text} NOT NULL, delete_at {text} NOT NULL, owner {text}, info {bytes} NOT NULL);
 CREATE INDEX IF NOT EXISTS parley_calls_by_owner ON parley_calls (owner, started, id);
+CREATE INDEX IF NOT EXISTS parley_calls_by_start ON parley_calls (started, id);
+CREATE INDEX IF NOT EXISTS parley_calls_by_due ON parley_calls (delete_at);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
@@ -139,7 +141,7 @@ class CallDatabase:
         """The entries, newest first, that meet all that is given.
 
         ``before``: time and id of a call, whether it still exists or not; only earlier ones are listed.
-        ``due``: a time; only those are listed that are to be deleted then.
+        ``due``: a time; only those are listed that are to be deleted then, in the order of their deletion.
         """
         conditions = {
             "owner = %s": None if scope.owner is None else [scope.owner],
@@ -152,7 +154,7 @@ class CallDatabase:
         }
         given = {condition: values for condition, values in conditions.items() if values is not None}
         query = f"""SELECT info FROM parley_calls WHERE {" AND ".join(["TRUE", *given])}
-        ORDER BY started DESC, id DESC LIMIT %s"""  # noqa: S608 - constants
+        ORDER BY {"delete_at" if due else "started DESC, id DESC"} LIMIT %s"""  # noqa: S608 - constants
         rows = self._ask(query, *(value for values in given.values() for value in values), limit)
         return [msgspec.json.decode(info, type=CallInfo) for (info,) in rows]
 

@@ -193,17 +193,25 @@ def test_owner_and_agents_limit_what_is_seen(folder):
     assert folder.entries.find(anna.id, CallScope(owner="ben")) is None
 
 
-def test_calls_of_an_owner_are_found_by_an_index(own, server):
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [({"limit": 3, "scope": CallScope(owner="a")}, "owner"), ({"limit": 3}, "start"), ({"due": "a"}, "due")],
+)
+def test_calls_are_found_by_an_index(own, server, monkeypatch, given, index):
     own.begin(info())
-    query = "SELECT info FROM parley_calls WHERE TRUE AND owner = 'a' ORDER BY started DESC, id DESC LIMIT 3"
     with closing(sqlite3.connect(own.path / "calls.sqlite3")) as db:
-        plan = str(db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall())
-    assert "USING INDEX parley_calls_by_owner" in plan
-    assert "TEMP B-TREE" not in plan
-    open_calls(own.path, "s3://none/calls", server.url).entries.newest()
-    plan = server.rows(f"SET enable_seqscan = off; SET enable_bitmapscan = off; EXPLAIN {query}")
-    assert "Index Scan Backward using parley_calls_by_owner" in str(plan)
-    assert "Sort" not in str(plan)
+        db.execute("DROP INDEX parley_calls_by_due")  # as in a list from before that
+    options = "options=-cenable_seqscan%3Doff%20-cenable_bitmapscan%3Doff"
+    shared = open_calls(own.path, "s3://none/calls", f"{server.url}?{options}").entries
+    for entries, explain in ((own.entries, "EXPLAIN QUERY PLAN "), (shared, "EXPLAIN ")):
+        entries.newest()
+        run, asked = entries._run, []
+        monkeypatch.setattr(entries, "_run", lambda *args, asked=asked: asked.extend(args) or [])
+        entries.newest(**given)
+        plan = str(run(explain + asked[0], *asked[1:]))
+        assert f"parley_calls_by_{index}" in plan
+        assert "TEMP B-TREE" not in plan
+        assert "Sort" not in plan
     server.execute("DROP TABLE parley_calls, parley_call_keys")
 
 
