@@ -23,10 +23,13 @@ from parley.calls.database import CallInfo
 from parley.calls.folder import AUDIO, EVENTS, CallFolder, open_private
 from parley.calls.mixing import RATE, CallMixer
 from parley.calls.settings import RecordSettings
+from parley.errors import InvalidToolCallError
 from parley.tools.base import is_deep
 
 MAX_WAITING = 64 * 1024 * 1024
 """Bytes of all calls that wait for the disk; beyond them a call's recording ends."""
+_JOB = 512
+"""Bytes of a job that waits, beside its content."""
 MAX_EVENTS = 64 * 1024 * 1024
 """Bytes of one call's events."""
 _DELETE_EVERY_S = 3600.0
@@ -53,6 +56,7 @@ class CallWriter:
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._put, self._done = 0, 0  # bytes; each is changed by one thread only
         self._is_closing = False
+        self._delete_at = 0.0
         self._wake = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name="recordings of calls", daemon=True),
@@ -64,6 +68,7 @@ class CallWriter:
 
     def put(self, size: int, job: Callable[[], None], *, is_last: bool = False) -> bool:
         """Have a job done; returns whether there was room for its ``size`` bytes (always for a last one)."""
+        size += _JOB
         if not is_last and self._put - self._done + size > MAX_WAITING:
             return False
         self._put += size
@@ -101,8 +106,7 @@ class CallWriter:
             self._wake.clear()
             is_last = self._is_closing
             failed = False
-            deletion = partial(folder.delete_due, datetime.now(UTC))
-            for what, work in (("uploaded", folder.upload_finished), ("deleted", deletion)):
+            for what, work in (("uploaded", folder.upload_finished), ("deleted", self._delete_due)):
                 try:
                     work()
                 except (OSError, msgspec.MsgspecError) as error:
@@ -111,7 +115,13 @@ class CallWriter:
             if is_last:
                 return
             wait_s = min(2 * wait_s, _RETRY_AT_MOST_S) if failed else _RETRY_S
-            self._wake.wait(wait_s if failed else _DELETE_EVERY_S)
+            self._wake.wait(wait_s if failed else max(0.0, self._delete_at - time.monotonic()))
+
+    def _delete_due(self) -> None:
+        """Not whenever a call begins or ends: the list may be long, and that of many servers."""
+        if time.monotonic() >= self._delete_at:
+            self.folder.delete_due(datetime.now(UTC))
+            self._delete_at = time.monotonic() + _DELETE_EVERY_S
 
 
 class CallRecord:
@@ -150,6 +160,8 @@ class CallRecord:
         more: dict[str, Any] | None = None,
     ) -> None:
         """An event was sent, with audio, or a message has come; None as ``more``: no line is written."""
+        if more is None and audio is None:
+            return
         line = b"" if more is None else _encode(content, more)
         size = len(line) if audio is None else audio.nbytes
         self._do(size, self._add, kind, content, audio, line, now)
@@ -258,7 +270,8 @@ class CallRecord:
     def _cleaned(self, content: dict[str, Any]) -> dict[str, Any]:
         """Without what is hidden, and with positions in the recording."""
         kind, hide = content.get("type"), self._settings.hide
-        hidden = {"arguments", "output"} if kind in _TOOLS and "tools" in hide else set()
+        is_of_tool = kind in _TOOLS or (kind == "error" and content.get("code") == InvalidToolCallError.code)
+        hidden = {"arguments", "output", "message"} if is_of_tool and "tools" in hide else set()
         if (kind == "dtmf" and "keys" in hide) or (kind == "collected" and "collected" in hide):
             hidden = {"digits", "value"}
         content = {name: value for name, value in content.items() if name not in hidden}

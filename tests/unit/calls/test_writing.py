@@ -17,6 +17,7 @@ from parley.calls.database import CallInfo
 from parley.calls.folder import CallFolder, make_call_id
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
+from parley.errors import InvalidToolCallError, OverloadedError
 from parley.protocol import DataCollected, Dtmf, ErrorEvent, ToolRequest, ToolResponse, Transcript, Word
 
 SECOND = np.full(16_000, 7, np.int16)
@@ -119,10 +120,14 @@ def test_hidden_parts_are_not_kept(disk):
     record.add("message", ToolResponse(call_id="c", output="4111"), 1.0, more={})
     record.add("message", Dtmf(digits="4111"), 1.0, more={})
     record.add("event", DataCollected(field="card", value="4111"), 1.0, more={})
+    for error in (InvalidToolCallError("pay: '4111' is too long"), OverloadedError("too many sessions")):
+        record.add("event", ErrorEvent.of(error), 1.0, more={})
     record.finish(info(call=disk.call.call, collected={"card": "4111"}), 2.0)
     disk.close()
     assert [one.name for one in sorted(disk.files.iterdir())] == ["call.json", "events.jsonl"]
-    assert len(disk.lines) == 4
+    assert len(disk.lines) == 6
+    assert disk.lines[4]["event"]["code"] == "invalid_tool_call"
+    assert disk.lines[5]["event"]["message"] == "too many sessions"
     everything = b"".join(path.read_bytes() for path in disk.folder.path.rglob("*") if path.is_file())
     assert b"4111" not in everything
 
@@ -224,6 +229,33 @@ def test_slow_disk_ends_the_recording_when_too_much_waits(disk, monkeypatch):
     record.finish(disk.call, 2.0)
     assert disk.writer.close(30.0)
     assert disk.outcomes == ["late"]
+
+
+def test_what_waits_for_the_disk_is_counted_or_needed(disk, monkeypatch):
+    record, begun, goes_on = disk.record(), threading.Event(), threading.Event()
+    disk.writer.put(0, lambda: begun.set() or goes_on.wait(30.0))
+    assert begun.wait(30.0)
+    record.add("event", ErrorEvent(code="x", message="", retryable=False), 1.0)  # without line and audio
+    assert disk.writer._jobs.empty()
+    monkeypatch.setattr(writing, "MAX_WAITING", 1 << 16)
+    for chunk in range(1_000):
+        record.add_user(320, chunk / 50)
+    assert 0 < disk.writer._jobs.qsize() < 200
+    goes_on.set()
+    record.finish(disk.call, 20.0)
+    assert disk.writer.close(30.0)
+    assert disk.outcomes == ["late"]
+
+
+def test_writer_deletes_again_when_it_is_time_only(disk, monkeypatch):
+    disk.writer.close(30.0)
+    deletions: list[object] = []
+    monkeypatch.setattr(CallFolder, "delete_due", lambda _, now: deletions.append(now))
+    disk.writer._delete_due()
+    assert deletions == []
+    disk.writer._delete_at = 0.0
+    disk.writer._delete_due()
+    assert len(deletions) == 1
 
 
 def test_writer_deletes_what_is_due_when_it_starts(tmp_path):
