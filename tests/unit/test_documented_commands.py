@@ -64,7 +64,7 @@ def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
     loaded = AgentProgram(tmp_path / "restaurant.py").load()
     check_definition(loaded.name, loaded.fields)
     (reserve_table,) = loaded.functions
-    assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "people": 4}
+    assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "reservation_number": 1}
     scenario, recording, webhooks, definition = re.findall(
         r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL
     )

@@ -209,9 +209,10 @@ def _invitation(loaded: LoadedAgent, server: str, page: str | None) -> str:
     name = escape(loaded.name)
     count = len(loaded.functions)
     functions = f"{count} function{'' if count == 1 else 's'}"
+    typed = "" if importlib.util.find_spec("sounddevice") else " --text"
     lines = [
         f"The agent [bold]{name}[/] is served, with {functions}; Ctrl-C ends it. Talk to it:",
-        f"  {command_for('talk', server)} --agent {name}",
+        f"  {command_for('talk', server)} --agent {name}{typed}",
     ]
     if page is None:
         lines.append(f"  http://127.0.0.1:8080/?agent={name} while `{PARLEY} gateway` runs")
