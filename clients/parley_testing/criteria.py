@@ -87,7 +87,7 @@ def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
     said = " ".join(map(spoken_text, answers)).strip()
     heard = reading.heard_text(act)
     if exchange.is_spoken:
-        # A part that is taken for all of it harms nobody until the agent is heard over the caller.
+        # A part that is taken for all of it counts only where the agent is heard over the caller.
         early = cut_off(reading, act) if is_answered_early(reading, act) else ""
         yield Check(f"{name}: heard to its end", early)
     if exchange.answered is True:

@@ -146,7 +146,7 @@ def test_call_that_is_not_uploaded_is_read_here_and_nowhere_else(
     with pytest.raises(OSError, match="s3://"):
         open_calls(folder.path).upload_finished()
     assert parley(capsys, "calls", action, entry, *options)[0] == 0
-    shutil.rmtree(folder.path / entry)  # as if it were with another server
+    shutil.rmtree(folder.path / entry)  # so it is for a call of another server
     status, _, err = parley(capsys, "calls", action, entry, *options)
     assert (status, f"s3://{BUCKET}/calls: " in err) == (2, True)
     with serving() as reachable:
