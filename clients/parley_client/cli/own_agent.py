@@ -44,8 +44,8 @@ _POLL_S = 0.5
 _SETTLE_S = 0.2
 """An editor writes a file within this time."""
 
-CheckDefinition = Callable[[str, Mapping[str, Any]], None]
-"""Raises ``ToolDefinitionError`` for fields that an agent of this name cannot have."""
+CheckDefinition = Callable[[str, Mapping[str, Any], str], None]
+"""Raises ``ToolDefinitionError`` for fields that an agent of this name, in this profile, cannot have."""
 
 
 class OwnAgent:
@@ -58,11 +58,13 @@ class OwnAgent:
         place: Registration,
         check: CheckDefinition,
         console: Console,
+        *,
+        profile: str = "",
     ) -> None:
         self._program = program
         self._tools = tools
         self._place = place
-        self._check = check
+        self._check, self._profile = check, profile
         self._console = console
         self._revisions = count(1)
         self._began_s = time.perf_counter()
@@ -79,11 +81,11 @@ class OwnAgent:
                 f"{self._program.path}: the name of the agent stays {self._place.name!r} until the command "
                 "is started again"
             )
-        await self._check_fields(loaded.fields)  # the functions are added to what it has
+        self._check(loaded.name, loaded.fields, "")  # the functions are added to what it has
         table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
         # Its number makes the address another one, so that the server reads the list of functions anew.
         fields = definition(loaded, table, f"{self._tools.url}?{next(self._revisions)}")
-        await self._check_fields(fields)
+        await run_in_thread(partial(self._check, loaded.name, fields, self._profile), "check-agent")
         self._place.write(fields)
         self._tools.replace(table)
         self._tools.listed.clear()
@@ -104,9 +106,6 @@ class OwnAgent:
             is_read = await is_set_within(self._tools.listed, TAKEN_S if loaded.functions else 0.0)
             when = "" if is_read else " when the server has read it"
             self._line(f"{escape(self._program.path.name)} has changed: new calls get the new agent{when}.")
-
-    async def _check_fields(self, fields: Mapping[str, Any]) -> None:
-        await run_in_thread(partial(self._check, self._place.name, fields), "check-agent")
 
     def _show(self, request: ToolRequest, response: ToolResponse) -> None:
         style = "red" if response.is_error else "dim"

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -147,8 +146,9 @@ def check_definition(name: str, fields: Mapping[str, Any], profile: str = "") ->
         file = Path(folder, f"{name}.toml")
         file.write_text(to_toml(fields), encoding="utf-8")
         try:
-            read_agent(file)
-            if profile:
+            if not profile:
+                read_agent(file)
+            else:
                 from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415 - of the server
 
                 checking = check_agent_files(file.parent, _REPOSITORY, profile, os.environ)
@@ -174,7 +174,7 @@ async def serving_agent(
     tools = ToolServer()
     async with tools.serving():
         with Registration(place.folder, loaded.name) as entry:
-            agent = OwnAgent(program, tools, entry, partial(check_definition, profile=place.profile), console)
+            agent = OwnAgent(program, tools, entry, check_definition, console, profile=place.profile)
             await agent.publish(loaded)
             called = tools if loaded.functions else None
             indexes = bool(loaded.fields.get("knowledge"))
