@@ -25,6 +25,7 @@ _PROGRAMS = {
     "perf-analyzer": "perf_analyzer.cli",
     "simulate": "simulate.cli",
     "soak": "soak.cli",
+    "turn-words": "turn_words",
     "triton-check": "triton_check.cli",
 }
 

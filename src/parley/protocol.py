@@ -831,6 +831,8 @@ class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
     """The turn's words so far."""
     probability: float | None = None
     """The turn model's probability that the turn is over, 0-1."""
+    text_probability: float | None = None
+    """The language model's probability that a sentence ends with these words, 0-1."""
     cue: TurnCue = ""
     """How the text ends. ``phrase`` and ``question`` are finished, the others not. Empty: no cue."""
     cue_words: str = ""

@@ -170,6 +170,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
+    turn_text: Literal["llm", "none"] = "llm"
+    """What else judges the words of a pause, in English: `llm`: the language model, if it is one of this
+    server's."""
     eagerness: Eagerness = "off"
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT

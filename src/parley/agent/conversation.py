@@ -22,7 +22,7 @@ from parley.agent.dtmf import DtmfBuffer
 from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.facts.checking import SessionFacts
-from parley.agent.generation import warm_up
+from parley.agent.generation import read_turn, warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
 from parley.agent.metrics import SessionMetrics
@@ -69,6 +69,8 @@ from parley.turns.settings import DICTATION, TurnSettings, at_least, choose_sett
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
+_READ_LANGUAGE = "en"
+"""What a language model says about the words of a turn was compared with speech in English only."""
 _KEY_PAUSE_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -164,7 +166,7 @@ class Conversation:
             language=speech_language(start, engines.synthesizer),
             count=metrics.on_decision,
         )
-        self._warm_ups = 0
+        self._warm_ups = self._readings = 0
         self._fillers = config.fillers.get(language, ())
         self._facts = SessionFacts(language)
         self._sampling = choose_sampling(start.sampling, config.sampling)
@@ -187,6 +189,7 @@ class Conversation:
             self._turn_settings(start),
             language,
             engines.turn,
+            self._read_turn if engines.reads_turns and language == _READ_LANGUAGE else None,
             deadline_s=config.deadlines.turn_s,
             name=name,
             emit=emit,
@@ -294,6 +297,13 @@ class Conversation:
         name = f"{self._name}-{self._warm_ups}"
         messages, limits = self._history.messages(), self._config.deadlines
         await warm_up(self._engines.chat, name, messages, self._history.tools, limits)
+
+    async def _read_turn(self, text: str) -> float:
+        self._readings += 1
+        name = f"{self._name}-{self._readings}"
+        messages = [*self._history.messages(), ChatMessage(role="user", content=text)]
+        limits = self._config.deadlines
+        return await read_turn(self._engines.chat, name, messages, self._history.tools, limits)
 
     def change(self, start: protocol.Start) -> bool:
         """Apply validated options; turns under way are not changed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from parley.turns.endpointing import (
     EndpointingPolicy,
     Output,
     PrepareResponse,
+    ReadTurn,
     ScoreTurn,
     WaitForMore,
 )
@@ -70,6 +71,8 @@ class Endpointer:
         settings: of the policy; None: every pause ends the turn.
         language: primary language of the session.
         scoring: the turn model; None: there is none.
+        read: asks the language model how likely a sentence ends with these words of the turn (0-1), and
+            raises a ``ParleyError`` on failure; None: it cannot be asked.
         emit: sends decisions to the client, but for those that end a turn.
         prepare: called with the text of a turn that may be over, and when its speech ended, to begin an
             answer.
@@ -84,6 +87,7 @@ class Endpointer:
         settings: TurnSettings | None,
         language: str,
         scoring: TurnScoring | None,
+        read: Callable[[str], Awaitable[float]] | None,
         *,
         deadline_s: float,
         name: str,
@@ -100,6 +104,7 @@ class Endpointer:
         self._settings = settings
         self._language = language
         self._scoring = scoring
+        self._read = read
         self._policy = self._make_policy()
         self._deadline_s = deadline_s
         self._name = name
@@ -118,6 +123,8 @@ class Endpointer:
         self._requested = False
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._read_failed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def change(self, settings: TurnSettings | None) -> None:
@@ -136,7 +143,12 @@ class Endpointer:
     def _make_policy(self) -> EndpointingPolicy | EveryPause:
         if self._settings is None:
             return EveryPause()
-        return EndpointingPolicy(self._settings, self._language, scored=self._scoring is not None)
+        return EndpointingPolicy(
+            self._settings,
+            self._language,
+            scored=self._scoring is not None,
+            read=self._read is not None,
+        )
 
     def _renew(self) -> None:
         """Apply changed settings between two turns."""
@@ -242,6 +254,7 @@ class Endpointer:
     def close(self) -> set[asyncio.Task[None]]:
         """Stop deciding; returns the tasks that are still ending."""
         self._stop()
+        self._stop_reading()
         return set(self._tasks)
 
     # --- the policy's decisions ---------------------------------------------------------
@@ -253,6 +266,9 @@ class Endpointer:
                 continue
             if isinstance(output, ScoreTurn):
                 self._start_scoring(output.pause)
+                continue
+            if isinstance(output, ReadTurn):
+                self._start_reading(output.text)
                 continue
             if isinstance(output, PrepareResponse):
                 self._prepare(output.text, self._stopped_at)
@@ -338,6 +354,37 @@ class Endpointer:
             _log.exception("%s: a pause was not scored", self._name)
             scoring.failed(ParleyError.code)
         self._apply(self._policy.on_score(pause, probability, loop_time()))
+
+    # --- the language model ---------------------------------------------------------------
+
+    def _start_reading(self, text: str) -> None:
+        """Replace the question that may be under way: it was about other words."""
+        self._stop_reading()
+        self._reading = hold_task(self._tasks, self._read_turn(text), f"{self._name} words of the turn")
+        self._reading.add_done_callback(log_failure)
+
+    def _stop_reading(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None and reading is not asyncio.current_task():
+            reading.cancel()
+
+    async def _read_turn(self, text: str) -> None:
+        probability: float | None = None
+        assert self._read is not None
+        try:
+            probability = _checked(
+                await with_timeout(self._read(text), self._deadline_s, "the words of the turn")
+            )
+        except ParleyError as error:
+            # A busy server is late at many pauses: one line says it.
+            level = logging.DEBUG if self._read_failed else logging.WARNING
+            self._read_failed = True
+            _log.log(
+                level, "%s: words were not judged: %s", self._name, error.to_log(), extra=error.log_extra()
+            )
+        except Exception:  # noqa: BLE001 - logged; sound and silence decide instead
+            _log.exception("%s: words were not judged", self._name)
+        self._apply(self._policy.on_read(text, probability, loop_time()))
 
 
 def _is_manual(settings: TurnSettings | None) -> bool:

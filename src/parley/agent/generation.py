@@ -13,8 +13,8 @@ import msgspec
 from parley.agent.config import AgentDeadlines
 from parley.chat import ChatMessage
 from parley.engines.base import ChatModel, NamesModel
-from parley.errors import ModelUnavailableError, ParleyError, ShuttingDownError
-from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
+from parley.errors import InferenceError, ModelUnavailableError, ParleyError, ShuttingDownError
+from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, TurnEnd, new_cache_salt
 from parley.protocol import Tool
 from parley.timeouts import best_effort, iter_with_timeout, loop_time
 
@@ -132,3 +132,28 @@ async def warm_up(
                 pass
     except ParleyError as error:
         _log.warning("%s: %s", request.request_id, error.to_log(), extra=error.log_extra())
+
+
+async def read_turn(
+    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: AgentDeadlines
+) -> float:
+    """How likely a sentence ends with the last of ``messages``, which is the user's (0-1).
+
+    Raises:
+        ParleyError: the model failed, or does not say it.
+    """
+    request = GenerateRequest(
+        request_id=f"{name}-turn-end",
+        messages=list(messages),
+        tools=list(tools),
+        turn_end=True,
+        priority=Priority.SPECULATION,
+    )
+    found: float | None = None
+    async with aclosing(generate(chat, request, limits, retries=0)) as events:
+        async for event in events:
+            if isinstance(event, TurnEnd):
+                found = event.probability
+    if found is None:
+        raise InferenceError("the language model does not say whether a sentence ends")
+    return found

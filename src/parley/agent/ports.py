@@ -41,6 +41,8 @@ class Engines:
     speculated: Callable[[str], None] = lambda _: None
     """Called with the outcome of each answer that was prepared before the end of the user's turn: ``used`` or
     ``discarded``."""
+    reads_turns: bool = False
+    """Whether the language model is asked how likely the user's words end a sentence."""
     server_tools: ServerTools | None = None
     tracing: Tracing | None = None
     agents: AgentRegistry | None = None

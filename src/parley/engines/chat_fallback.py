@@ -70,7 +70,7 @@ class FallbackChat:
     A model that fails, is late, or writes neither text nor a tool call, is replaced by the next one in the
     list for that answer; not after its first text or tool call. After an outage it is passed over for a
     while, and then asked again with the next request. A warm-up goes to the first model only, and so do
-    questions about a conversation.
+    questions about a conversation and about the end of a turn.
     ``Completed.model`` names the model that answered, unless it is the first.
 
     Args:
@@ -96,7 +96,7 @@ class FallbackChat:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; raises what the last model that was asked raised."""
         order = self._order()
-        if request.priority == Priority.WARM_UP or request.questions:
+        if request.priority == Priority.WARM_UP or request.questions or request.turn_end:
             order = order[:1]
         for index, following in zip(order, [*order[1:], None], strict=True):
             begun = False

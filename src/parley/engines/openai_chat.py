@@ -156,6 +156,8 @@ class OpenAiChatModel:
         if request.priority == Priority.WARM_UP:
             yield Completed(finish_reason="stop")
             return
+        if request.turn_end:
+            raise InferenceError("a remote model does not say whether a sentence ends")
         if request.prefix and self._continuation == "none":
             whole = ends_sentence(request.prefix)
             yield Completed(finish_reason="stop" if whole else "length")

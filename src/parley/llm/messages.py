@@ -78,6 +78,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     new."""
     questions: list[Question] = []
     """Not empty: nothing is generated; the events are :class:`Choices` and ``Completed``. At most 16."""
+    turn_end: bool = False
+    """Nothing is generated: the events are :class:`TurnEnd`, about the last message, and ``Completed``."""
     priority: Priority = Priority.ANSWER
     cache_salt: str = ""
     """Requests with one salt share the prefix cache. Empty: the request shares it with no other."""
@@ -113,6 +115,13 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """For each question those of its choices, 0-1, together 1. Empty: the model has none to use."""
 
 
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_end"):
+    """How the model continues the words of the last message, which is the user's."""
+
+    probability: float
+    """That a sentence or the message ends behind them, 0-1, whatever signs they end with."""
+
+
 class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="completed"):
     """The last event of a request that did not fail."""
 
@@ -127,7 +136,7 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     """Name of the model that has answered in the place of another. Empty: none has."""
 
 
-LlmEvent: TypeAlias = TextDelta | ToolCalled | Choices | Completed
+LlmEvent: TypeAlias = TextDelta | ToolCalled | Choices | TurnEnd | Completed
 
 
 def compare(logprobs: Sequence[float | None]) -> list[float]:

@@ -23,6 +23,9 @@ _TOKEN_BYTES = 8
 """Bytes of JSON for each token of the context window; texts have three to five."""
 _NOTE = "Now describe the user."
 """Before questions about the conversation."""
+_SIGNS = " .,;:!?…-"
+_ENDS = (".", "?", "!", "...", '."', ".\n", "?\n", "!\n", ".\n\n", "?\n\n")
+"""What ends a sentence, where a tokenizer has one token for it."""
 _FILL = " ."
 """One token, which says nothing."""
 _TAG = re.compile(r"<[^<>\s{}'\"\\]+>")
@@ -66,7 +69,7 @@ class QuestionPrompt:
 
     ids: list[int]
     choices: list[int]
-    """The token of each choice; empty: two begin with the same."""
+    """The token of each choice; empty: two begin with the same, or the template has no such place."""
 
 
 class PromptBuilder:
@@ -88,6 +91,9 @@ class PromptBuilder:
         self._rendering = rendering or TemplateRendering()
         self._example_tokens: dict[int, int] = {}  # by their number
         self._marks = _marks(tokenizer)
+        written = (tokenizer.encode(text, add_special_tokens=False) for text in _ENDS)
+        self._sentence_ends = [tokens[0] for tokens in written if len(tokens) == 1]
+        self._closing: list[int] | None = None
 
     def build(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int, prefix: str = ""
@@ -149,6 +155,32 @@ class PromptBuilder:
             QuestionPrompt([*ids[:at], *fill, *ids[at:]], tokens)
             for ids, (_, tokens) in zip(prompts, choices, strict=True)
         ]
+
+    def build_turn_end(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> QuestionPrompt:
+        """Render the conversation up to the last word of its last message, which is the user's.
+
+        The choices are the tokens that end a sentence, or the message.
+
+        Raises:
+            InvalidMessageError: the last message is not the user's, or has no words; or as in :meth:`build`.
+            ContextTooLongError: as in :meth:`build`.
+        """
+        asked = bool(messages) and messages[-1].role == "user"
+        words = messages[-1].content.rstrip(_SIGNS) if asked else ""
+        if not words:
+            raise InvalidMessageError("turn_end needs words of the user as the last message")
+        ids = self.build([*messages[:-1], ChatMessage(role="user", content=words)], tools, 1).ids
+        if self._closing is None:
+            self._closing = self._find_closing()
+        at = len(ids) - len(self._closing)
+        if not self._closing or ids[at:] != self._closing:
+            return QuestionPrompt(ids, [])
+        return QuestionPrompt(ids[:at], sorted({self._closing[0], *self._sentence_ends}))
+
+    def _find_closing(self) -> list[int]:
+        """What the template writes behind the words of the user."""
+        one, other = (self._ids([{"role": "user", "content": text}], None) for text in ("yes", "no"))
+        return list(one)[len(one) - _common([one[::-1], other[::-1]]) :]
 
     def _begin(self, text: str, tools: Sequence[Tool]) -> list[int]:
         """The tokens of an answer that begins with a text."""

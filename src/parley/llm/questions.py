@@ -60,7 +60,8 @@ class QuestionEngine:
                 if name in self._aborted:
                     return Comparison([], 0, aborted=True)
                 # All end before the first failure is raised: none is left in the engine.
-                found = await asyncio.gather(*map(self._first, requests), return_exceptions=True)
+                answers = (first_report(self._engine, request) for request in requests)
+                found = await asyncio.gather(*answers, return_exceptions=True)
                 is_aborted = name in self._aborted
         finally:
             del self._running[name]
@@ -87,9 +88,15 @@ class QuestionEngine:
         for name in names:
             await self._engine.abort(name)
 
-    async def _first(self, request: EngineRequest) -> Progress:
-        whole = Progress()
-        async with aclosing(self._engine.generate(request)) as steps:
-            async for step in steps:
-                whole += step
-        return whole
+
+async def first_report(engine: Engine[EngineRequest], request: EngineRequest) -> Progress:
+    """What comes of a request for one token.
+
+    Raises:
+        ParleyError: the engine has failed.
+    """
+    whole = Progress()
+    async with aclosing(engine.generate(request)) as steps:
+        async for step in steps:
+            whole += step
+    return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -19,11 +20,12 @@ from parley.llm.messages import (
     LlmEvent,
     TextDelta,
     ToolCalled,
+    TurnEnd,
     check_sampling,
     new_cache_salt,
 )
 from parley.llm.prompt import Prompt, PromptBuilder
-from parley.llm.questions import QuestionEngine
+from parley.llm.questions import QuestionEngine, first_report
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
@@ -74,7 +76,7 @@ class ChatService:
             yield Completed(finish_reason="abort")
             return
         with self._admission.place(request_id):
-            run = self._compare if request.questions else self._run
+            run = self._compare if request.questions else self._end_turn if request.turn_end else self._run
             async with aclosing(run(request, span)) as events:
                 async for event in events:
                     yield event
@@ -94,15 +96,7 @@ class ChatService:
         if not self._replies.continues:
             raise InvalidMessageError("a model that thinks before it answers cannot compare answers")
         prompts = self._prompts.build_questions(request.messages, request.tools, questions)
-        template = EngineRequest(
-            request.request_id,
-            (),
-            1,
-            priority=request.priority,
-            cache_salt=request.cache_salt or new_cache_salt(),
-            traceparent=span.traceparent,
-        )
-        found = await self._questions.ask(template, prompts)
+        found = await self._questions.ask(_one_token(request, span), prompts)
         tokens = sum(len(prompt.ids) for prompt in prompts)
         span.set(
             {
@@ -122,6 +116,35 @@ class ChatService:
             prompt_tokens=tokens,
             cached_tokens=found.cached_tokens,
             completion_tokens=len(prompts),
+        )
+
+    async def _end_turn(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
+        prompt = self._prompts.build_turn_end(request.messages, request.tools)
+        if not prompt.choices:
+            raise InvalidMessageError("the chat template has no place behind the user's words")
+        asked = replace(_one_token(request, span), prompt=prompt.ids, scored=tuple(prompt.choices))
+        report = await first_report(self._engine, asked)
+        span.set(
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.usage.input_tokens": len(prompt.ids),
+                "gen_ai.usage.cache_read.input_tokens": report.cached_tokens,
+                "parley.priority": request.priority.name.lower(),
+            }
+        )
+        found = [report.logprobs[token] for token in prompt.choices if token in report.logprobs]
+        probability = sum(map(math.exp, found))
+        if report.finish_reason == "abort":
+            yield Completed(finish_reason="abort")
+            return
+        if len(found) < len(prompt.choices) or math.isnan(probability):
+            raise InferenceError("the engine gave no log probabilities of the next token")
+        yield TurnEnd(probability=min(1.0, probability))
+        yield Completed(
+            finish_reason="stop",
+            prompt_tokens=len(prompt.ids),
+            cached_tokens=report.cached_tokens,
+            completion_tokens=1,
         )
 
     async def _run(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
@@ -213,6 +236,18 @@ def _record(span: Trace, request: GenerateRequest, prompt: Prompt, last: Progres
             "gen_ai.response.finish_reason": last.finish_reason,
             "parley.priority": request.priority.name.lower(),
         }
+    )
+
+
+def _one_token(request: GenerateRequest, span: Trace) -> EngineRequest:
+    """The engine's request for the first token, without a prompt."""
+    return EngineRequest(
+        request.request_id,
+        (),
+        1,
+        priority=request.priority,
+        cache_salt=request.cache_salt or new_cache_salt(),
+        traceparent=span.traceparent,
     )
 
 

@@ -32,6 +32,7 @@ from parley.engines.registry import (
     CHAT_MODELS,
     EMBEDDERS,
     RECOGNIZERS,
+    REMOTE_CHAT,
     SYNTHESIZERS,
     TURN_MODELS,
     find_engine,
@@ -278,6 +279,7 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
         make_synthesizer(config, client, metrics, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
         turn,
         metrics.on_preemptive_answer,
+        reads_turns=config.turn_text == "llm" and config.chat_models[0][0] != REMOTE_CHAT,
     )
 
 

@@ -13,6 +13,8 @@ and does what the outputs say.
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -31,6 +33,13 @@ class ScoreTurn:
     """Ask the model about this pause, and bring its answer with :meth:`EndpointingPolicy.on_score`."""
 
     pause: int
+
+
+@dataclass(frozen=True)
+class ReadTurn:
+    """Ask the language model about these words; :meth:`EndpointingPolicy.on_read` takes its answer."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class CommitTurn:
     decision: TurnDecision
 
 
-Output: TypeAlias = ScoreTurn | PrepareResponse | WaitForMore | Resume | CommitTurn
+Output: TypeAlias = ScoreTurn | ReadTurn | PrepareResponse | WaitForMore | Resume | CommitTurn
 
 
 @dataclass(frozen=True)
@@ -72,16 +81,41 @@ class Judgement:
     needed_ms: int
     reason: TurnReason
     probability: float | None
+    text_probability: float | None
     cue: Cue | None
 
 
+_READ = ("question", "punctuation")
+"""Cues that recognisers write as they guess: the language model is asked about these words as well."""
 _GUESSES = {"digits": 0.4, "spelling": 0.4, "punctuation": 0.2}
 """Share of the way from ``complete_ms`` to ``unfinished_ms``, by the kind of cue. Between groups of dictated
 digits or letters are pauses of 0.7 s."""
 
 
-def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
-    """How much silence ends a turn.
+_WEIGHTS = (0.0, 1.0, 1.0)
+"""Of bias, sound and text, by `python -m perf turn-words --fit`."""
+_SURE = 0.99
+_UNLIKELY = 1e-4
+_NO_SCORE = 0.5
+
+
+def features(probability: float | None, text_probability: float) -> tuple[float, float]:
+    """What :func:`join` weighs: the log odds of the sound, and the log probability of the text."""
+    sound = min(_SURE, max(1 - _SURE, _NO_SCORE if probability is None else probability))
+    return math.log(sound / (1 - sound)), math.log(max(_UNLIKELY, text_probability))
+
+
+def join(probability: float | None, text_probability: float) -> float:
+    """The probability that a turn is over, by its sound (None: not scored) and its words."""
+    bias, *weights = _WEIGHTS
+    score = bias + sum(map(operator.mul, weights, features(probability, text_probability)))
+    return 1 / (1 + math.exp(-score))
+
+
+def judge(
+    settings: TurnSettings, probability: float | None, cue: Cue | None, text_probability: float | None = None
+) -> Judgement:
+    """How much silence ends a turn, by its sound, its last words, and what the language model says of them.
 
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
@@ -90,12 +124,17 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
     and letters, and a fifth after a comma. The fifth shrinks to nothing as the probability grows to 1:
     recognisers end many whole sentences with a comma. Words that are complete in themselves halve what the
     sound demands beyond ``complete_ms``.
+
+    Where the language model has judged the words, :func:`join` stands for the sound alone. A question mark
+    counts no more then: recognisers write it behind half a question too.
     """
+    sound = probability
+    if text_probability is not None:
+        probability = join(sound, text_probability)
+        cue = None if cue is not None and cue.kind == "question" else cue
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
     extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)
-    reason: TurnReason = (
-        "not_scored" if probability is None else "sounds_incomplete" if doubt else "sounds_complete"
-    )
+    reason = _reason(settings.threshold, sound, probability)
     needed = settings.complete_ms + extra
     if cue is not None and cue.finished:
         needed -= extra / 2
@@ -105,7 +144,17 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
         unfinished = settings.complete_ms + share * (settings.unfinished_ms - settings.complete_ms)
         if unfinished > needed:
             needed, reason = unfinished, "text_unfinished"
-    return Judgement(min(round(needed), settings.limit_ms), reason, probability, cue)
+    return Judgement(min(round(needed), settings.limit_ms), reason, sound, text_probability, cue)
+
+
+def _reason(threshold: float, sound: float | None, probability: float | None) -> TurnReason:
+    """What has decided: the words where the sound alone would have said something else."""
+    if probability is None:
+        return "not_scored"
+    complete = probability >= threshold
+    if sound is None or (sound >= threshold) != complete:
+        return "text_finished" if complete else "text_unfinished"
+    return "sounds_complete" if complete else "sounds_incomplete"
 
 
 def _share(cue: Cue, settings: TurnSettings, probability: float | None) -> float:
@@ -130,11 +179,15 @@ class _Pause:
 class EndpointingPolicy:
     """The policy of one conversation."""
 
-    def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
+    def __init__(
+        self, settings: TurnSettings, language: str, *, scored: bool = True, read: bool = False
+    ) -> None:
+        """``scored``: :class:`ScoreTurn` is answered; ``read``: :class:`ReadTurn` is."""
         self.settings = settings
         """How patient it is."""
         self._language = language
         self._scored = scored
+        self._reads = read
         self._asks = scored and not settings.manual
         self._speaking = False
         self._utterance = 0
@@ -152,6 +205,9 @@ class EndpointingPolicy:
         self._due: float | None = None
         self._sound = False
         self._prepared = False
+        self._read = ""
+        self._reading = False
+        self._text_probability: float | None = None
         self._ending: int | None = None  # texts that are missing of the turn that is to end
 
     @property
@@ -254,9 +310,16 @@ class EndpointingPolicy:
         self._pause = _Pause(self._pause.ended_at, scored=True, probability=probability)
         return self._judge(at)
 
+    def on_read(self, text: str, probability: float | None, at: float) -> list[Output]:
+        """The language model's answer about the turn's words; None: it has none."""
+        if not self._reading or text != self._read:
+            return []
+        self._reading, self._text_probability = False, probability
+        return self._judge(at)
+
     def tick(self, at: float) -> list[Output]:
         """Time has passed."""
-        if self._due is None or at < self._due or self._judgement is None or self._sound:
+        if self._due is None or at < self._due or self._judgement is None or self._sound or self._reading:
             return []
         limit = self._judgement.needed_ms >= self.settings.limit_ms
         return self._commit("silence_limit" if limit else "waited", at)
@@ -284,22 +347,30 @@ class EndpointingPolicy:
         if self.settings.manual or not text:
             return self._pass_over(text, at)
         cue = find_cue(text, self._language)
+        read = self._ask_about(text, cue)
         if not self._pause.scored:
-            return self._prepare(text) if cue is None or cue.finished else []
+            return [*read, *(self._prepare(text) if cue is None or cue.finished else [])]
         if self._new_words or self._heard_pause is None:
             self._heard_pause = self._pause
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
         pause, self._new_words = self._heard_pause, False
-        judgement = judge(self.settings, pause.probability, cue)
+        judgement = judge(self.settings, pause.probability, cue, self._text_probability)
         self._judgement = judgement
         if self._begun_at is not None and (at - self._begun_at) * 1000 >= self.settings.longest_ms:
             return self._commit("turn_limit", at)
         due = pause.ended_at + judgement.needed_ms / 1000
-        if at >= due and not self._sound:
+        if at >= due and not self._sound and not self._reading:
             return self._commit(judgement.reason, at)
         self._due = due
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
-        return [*prepare, WaitForMore(due, self._decide("wait", judgement.reason, at))]
+        return [*read, *prepare, WaitForMore(max(due, at), self._decide("wait", judgement.reason, at))]
+
+    def _ask_about(self, text: str, cue: Cue | None) -> list[Output]:
+        """Once for each text, unless the rules say already that something is missing."""
+        if not self._reads or text == self._read or (cue is not None and cue.kind not in _READ):
+            return []
+        self._read, self._reading, self._text_probability = text, True, None
+        return [ReadTurn(text)]
 
     def _pass_over(self, text: str, at: float) -> list[Output]:
         """A pause that is not judged: only the client ends turns, or there are no words."""
@@ -341,6 +412,7 @@ class EndpointingPolicy:
             reason=reason,
             text=self.text,
             probability=judgement.probability if judgement else None,
+            text_probability=judgement.text_probability if judgement else None,
             cue=cue.kind if cue else "",
             cue_words=cue.words if cue else "",
             silence_ms=max(0, round((at - pause.ended_at) * 1000)) if pause else 0,

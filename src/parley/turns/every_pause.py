@@ -74,6 +74,11 @@ class EveryPause:
         del pause, probability, at
         return []
 
+    def on_read(self, text: str, probability: float | None, at: float) -> list[EndTurn]:
+        """Ignore an answer that was asked for by other settings."""
+        del text, probability, at
+        return []
+
     def tick(self, at: float) -> list[EndTurn]:
         """Time has passed."""
         del at

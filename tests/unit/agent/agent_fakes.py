@@ -30,7 +30,7 @@ from parley.calls.writing import CallWriter
 from parley.chat import ToolCall
 from parley.errors import ParleyError
 from parley.knowledge.passages import KnowledgeSearch
-from parley.llm.messages import Choices, Completed, LlmEvent, TextDelta, ToolCalled
+from parley.llm.messages import Choices, Completed, LlmEvent, TextDelta, ToolCalled, TurnEnd
 from parley.metrics import MetricsRecorder
 from parley.protocol import (
     AgentState,
@@ -231,8 +231,21 @@ class FakeChat:
         self.asked = []  # requests with questions
         self.decided: deque[list[list[float]] | Exception] = deque()
         self.decision_s = 0.15
+        self.endings: dict[str, float | Exception] = {}
+        self.read = []  # requests about the end of a turn
+        self.read_s = 0.05
 
     async def generate(self, request):
+        if request.turn_end:
+            self.read.append(request)
+            async with self._running(request):
+                await asyncio.sleep(self.read_s)
+                ending = self.endings.get(request.messages[-1].content, 1.0)
+                if isinstance(ending, Exception):
+                    raise ending
+            yield TurnEnd(probability=ending)
+            yield Completed(finish_reason="stop", prompt_tokens=10, completion_tokens=1)
+            return
         if request.questions:
             self.asked.append(request)
             async with self._running(request):
@@ -501,6 +514,7 @@ class FakeCall:
         agents: AgentRegistry | None = None,
         knowledge: KnowledgeSearch | None = None,
         calls: CallWriter | None = None,
+        reads_turns: bool = False,
     ) -> None:
         self.recognition = FakeRecognition()
         self.hears(*hears)
@@ -530,6 +544,7 @@ class FakeCall:
             agents=agents,
             knowledge=knowledge,
             calls=calls,
+            reads_turns=reads_turns,
         )
         self.metrics = MetricsRecorder(FAMILIES)
         agent_metrics = AgentMetrics(instance="agent_0", goal_ms=1_000.0, metrics=self.metrics)

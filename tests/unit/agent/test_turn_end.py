@@ -277,3 +277,37 @@ async def test_utterances_after_a_failure_keep_their_numbers_distinct():
     await call.end(TurnMetrics, 2)
     assert call.outlet.of(Transcript)[-1].first == 2
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
+
+
+async def test_words_that_the_language_model_would_continue_are_not_answered():
+    call = FakeCall(
+        hears=[(200, 1_000, "i went to the market"), (1_900, 2_600, "and bought apples")], reads_turns=True
+    )
+    call.chat.endings = {"i went to the market": 0.01}
+    await answered(call)
+    assert call.chat.prompt()[1:] == [("user", "i went to the market and bought apples")]
+    judged = [one for one in call.outlet.of(TurnDecision) if one.text_probability is not None]
+    assert [(one.decision, one.reason, one.text_probability) for one in judged] == [
+        ("wait", "text_unfinished", 0.01),
+        ("resume", "spoke_again", 0.01),
+        ("commit", "sounds_complete", 1.0),
+    ]
+    asked = [request.messages[-1].content for request in call.chat.read]
+    assert asked == ["i went to the market", "i went to the market and bought apples"]
+
+
+@pytest.mark.parametrize("failure", [InferenceError("no log probabilities"), math.nan, None])
+async def test_without_the_language_model_s_answer_the_sound_decides(failure):
+    """It fails, answers nonsense, or is late."""
+    call = FakeCall(hears=[(200, 1_000, "hello there")], reads_turns=True)
+    call.chat.endings = {"hello there": 1.0 if failure is None else failure}
+    call.chat.read_s = 5.0 if failure is None else 0.05
+    await answered(call)
+    assert decisions(call)[-1] == ("commit", "sounds_complete")
+    assert call.chat.running == set()
+
+
+async def test_words_are_judged_behind_the_history_in_english_only():
+    call = FakeCall(hears=[(200, 1_000, "hello there")], reads_turns=True)
+    await answered(call, Start(turn=TurnOptions(eagerness="normal"), language="de"))
+    assert call.chat.read == []

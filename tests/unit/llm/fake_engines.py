@@ -70,3 +70,17 @@ class WordTokenizer:
 
     def get_added_vocab(self):
         return {token: number for number, token in enumerate(self._added)}
+
+
+class Letters(WordTokenizer):
+    """A token for each character."""
+
+    chat_template = "<|im_end|>"
+    rendered = 0
+
+    def apply_chat_template(self, conversation, **_):
+        self.rendered += 1
+        return [ord(one) for message in conversation for one in f"{message['content']}|"]
+
+    def encode(self, text, *, add_special_tokens):
+        return list(map(ord, text))

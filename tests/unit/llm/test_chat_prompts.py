@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from fake_engines import WordTokenizer
+from fake_engines import Letters, WordTokenizer
 
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import ContextTooLongError, InvalidMessageError
@@ -319,15 +319,25 @@ def test_marks_of_the_template_in_a_question_are_text():
     assert "< |im_end|>" in "".join(map(chr, prompt.ids))
 
 
-class Letters(WordTokenizer):
-    """A token for each character."""
+def test_a_turn_s_end_is_asked_for_behind_its_last_word():
+    """The choices: signs that end a sentence, and what the template writes behind the user's words."""
+    prompt = PromptBuilder(Letters(), 1_000).build_turn_end([user("hello"), user("a table for?!")], [])
+    assert "".join(map(chr, prompt.ids)) == "hello|a table for"
+    assert "".join(map(chr, prompt.choices)) == "!.?|"
 
-    chat_template = "<|im_end|>"
-    rendered = 0
 
-    def apply_chat_template(self, conversation, **_):
-        self.rendered += 1
-        return [ord(one) for message in conversation for one in f"{message['content']}|"]
+@pytest.mark.parametrize(
+    "messages", [[], [user(" ...")], [user("a"), ChatMessage(role="assistant", content="b")]]
+)
+def test_without_words_of_the_user_no_turn_ends(messages):
+    with pytest.raises(InvalidMessageError):
+        PromptBuilder(Letters(), 1_000).build_turn_end(messages, [])
 
-    def encode(self, text, *, add_special_tokens):
-        return list(map(ord, text))
+
+def test_a_template_that_ends_a_turn_in_several_ways_has_no_choices():
+    class Counting(Letters):
+        def apply_chat_template(self, conversation, **options):
+            return [*super().apply_chat_template(conversation, **options), len(conversation)]
+
+    assert PromptBuilder(Counting(), 1_000).build_turn_end([user("a")], []).choices
+    assert PromptBuilder(Counting(), 1_000).build_turn_end([user("a"), user("b")], []).choices == []

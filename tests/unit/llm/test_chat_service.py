@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 import pytest
-from fake_engines import ScriptedEngine, WordTokenizer
+from fake_engines import Letters, ScriptedEngine, WordTokenizer
 from recorded_spans import PARENT, Spans, traceparent
 
 from parley.chat import ChatMessage, ToolCall
@@ -26,6 +27,7 @@ from parley.llm.messages import (
     Sampling,
     TextDelta,
     ToolCalled,
+    TurnEnd,
     choose_sampling,
 )
 from parley.llm.prompt import PromptBuilder
@@ -407,6 +409,39 @@ async def test_questions_are_compared_in_one_batch():
 async def test_log_probabilities_that_are_none_give_no_probabilities(logprobs):
     choices, _ = await collect(service(Scores(logprobs)).generate(questions(count=1)))
     assert choices.probabilities == [[]]
+
+
+def letters(engine):
+    return ChatService(engine, PromptBuilder(Letters(), 1_000))
+
+
+def turn_end():
+    return msgspec.structs.replace(request(), turn_end=True, priority=Priority.SPECULATION)
+
+
+async def test_the_end_of_a_turn_has_the_probability_of_all_that_ends_a_sentence():
+    engine = Scores([math.log(0.2), math.log(0.5), -20.0, -math.inf])
+    ending, completed = await collect(letters(engine).generate(turn_end()))
+    assert ending == TurnEnd(probability=pytest.approx(0.7))
+    assert (completed.finish_reason, completed.cached_tokens, completed.completion_tokens) == ("stop", 2, 1)
+    (asked,) = engine.requests
+    assert (asked.max_tokens, asked.priority) == (1, Priority.SPECULATION)
+    assert "".join(map(chr, asked.prompt)) == "what time is it"
+    assert "".join(map(chr, asked.scored)) == "!.?|"
+
+
+@pytest.mark.parametrize("logprobs", [(), (-1.0,), (math.nan, -1.0, -1.0, -1.0)])
+async def test_without_log_probabilities_the_end_of_a_turn_fails(logprobs):
+    with pytest.raises(InferenceError, match="no log probabilities"):
+        await collect(letters(Scores(logprobs)).generate(turn_end()))
+
+
+async def test_the_end_of_a_turn_can_be_aborted():
+    chat = letters(Scores(None))
+    running = asyncio.create_task(collect(chat.generate(turn_end())))
+    await asyncio.sleep(0.05)
+    await chat.abort("r")
+    assert await running == [Completed(finish_reason="abort")]
 
 
 async def test_questions_of_several_requests_run_one_after_the_other():

@@ -16,6 +16,7 @@ from parley.turns.endpointing import (
     CommitTurn,
     EndpointingPolicy,
     PrepareResponse,
+    ReadTurn,
     Resume,
     ScoreTurn,
     WaitForMore,
@@ -165,6 +166,56 @@ def test_policy_without_a_model_requests_no_score():
     assert policy.on_speech_stopped(2, 2.3) == []
     (commit,) = policy.on_transcript(1, "hello there", 2.3)
     assert said(commit) == ("commit", "not_scored", "hello there")
+
+
+def read_turn(text, probability, *, policy=None, at=10.3):
+    """A pause that the language model is asked about, up to the score of its sound."""
+    policy = policy or EndpointingPolicy(NORMAL, "en", read=True)
+    policy.on_speech_started(9)
+    (score,) = policy.on_speech_stopped(10, at)
+    (asked,) = decided(policy.on_transcript(1, text, at))
+    assert asked == ReadTurn(text)
+    return policy, decided(policy.on_score(score.pause, probability, at))
+
+
+def test_words_that_the_language_model_would_continue_are_waited_for():
+    policy, (wait,) = read_turn("i went to the market", 0.95)
+    assert wait.until == 10.3, "long enough by its sound"
+    assert policy.tick(10.35) == [], "the words are judged still"
+    (wait,) = policy.on_read("i went to the market", 0.01, 10.4)
+    assert said(wait) == ("wait", "text_unfinished", "i went to the market")
+    assert (wait.decision.probability, wait.decision.text_probability) == (0.95, 0.01)
+    assert wait.decision.needed_ms > 700
+    (commit,) = policy.tick(wait.until)
+    assert commit.decision.reason == "waited"
+
+
+def test_words_that_end_a_sentence_shorten_the_wait_for_a_doubtful_sound():
+    _, _, (alone,) = turn("what time is it in lima", 0.2)
+    policy, _ = read_turn("what time is it in lima", 0.2)
+    (read,) = policy.on_read("what time is it in lima", 0.95, 10.35)
+    assert read.decision.needed_ms < alone.decision.needed_ms
+
+
+def test_without_an_answer_of_the_language_model_the_sound_decides():
+    policy, _ = read_turn("what time is it", 0.9)
+    (commit,) = policy.on_read("what time is it", None, 10.6)
+    assert said(commit) == ("commit", "sounds_complete", "what time is it")
+    assert commit.decision.text_probability is None
+
+
+def test_words_are_judged_once_and_not_if_something_is_certain_to_follow():
+    policy, _ = read_turn("what time is it", 0.9)
+    policy.on_speech_started(10.5)
+    assert policy.on_read("what time is it", 0.9, 10.6) == [], "the user speaks"
+    (score,) = policy.on_speech_stopped(10.8, 11.0)
+    assert decided(policy.on_transcript(2, "", 11.0)) == [], "a noise: the words are the same"
+    (commit,) = policy.on_score(score.pause, 0.1, 11.0)
+    assert commit.decision.text_probability == 0.9
+    policy.on_speech_started(12)
+    policy.on_speech_stopped(13, 13.2)
+    assert policy.on_transcript(3, "set a timer for", 13.2) == []
+    assert policy.on_read("what time is it", 0.1, 13.3) == [], "an answer about the turn before"
 
 
 def test_speech_in_the_pause_belongs_to_the_turn():
