@@ -32,7 +32,7 @@ from rich.table import Table
 from parley.agent.generation import read_turn
 from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
-from parley.models.qwen3 import load_chat_service
+from parley.models.qwen3 import load_chat_service, warm_up
 from parley.runtime.onnx import open_session
 from parley.turns.endpointing import features, join
 from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
@@ -111,6 +111,7 @@ async def measure(said: Sequence[Said], spoken: dict[Line, Spoken]) -> list[Meas
     ]
     measured = []
     try:
+        await warm_up(chat)
         for number, one in enumerate(said):
             for at in (*one.pauses, len(one.sentence.words)):
                 audio = spoken[one.line].samples[: cut_point(spoken[one.line], one.sentence, at)]

@@ -56,6 +56,9 @@ _FIRST_QUESTION = GenerateRequest(
     questions=[Question(text="Is it late?", choices=["Yes", "No"])] * 2,
     priority=Priority.WARM_UP,
 )
+_FIRST_TURN_END = GenerateRequest(
+    request_id="warm-up-turn-end", messages=_WARM_UP.messages, turn_end=True, priority=Priority.WARM_UP
+)
 
 
 class ChatSettings(msgspec.Struct, frozen=True):
@@ -137,8 +140,13 @@ async def warm_up(chat: ChatService) -> None:
     Raises:
         ModelLoadingError: the engine cannot answer at all.
     """
-    # A call that these few tokens cut off; a model that cannot compare answers.
-    for request, expected in ((_WARM_UP, InvalidModelOutputError), (_FIRST_QUESTION, InvalidMessageError)):
+    # A call that these few tokens cut off; a model that cannot compare answers, or whose template has no
+    # place behind the user's words.
+    for request, expected in (
+        (_WARM_UP, InvalidModelOutputError),
+        (_FIRST_QUESTION, InvalidMessageError),
+        (_FIRST_TURN_END, InvalidMessageError),
+    ):
         try:
             async for _ in chat.generate(request):
                 pass
