@@ -262,7 +262,7 @@ def _gap(entries: list[AudioEntry]) -> str:
 
 def _whole(answer: Answer, account: Account) -> str:
     sent, written = _sent(account), plain_text_words(answer.text)
-    sent = sent[_filler_words(answer, sent) :]
+    sent = sent[filler_words(answer, sent) :]
     if sent != written:
         return f"remembers {' '.join(written)!r}, was sent {' '.join(sent)!r}"
     unheard = sum(entry.length_ms for entry in account.entries) - account.heard_ms
@@ -273,7 +273,7 @@ def _interrupted(answer: Answer, account: Account) -> str:
     assert answer.interruption is not None
     known = plain_text_words(answer.interruption[1].spoken_text)
     sent = _sent(account)
-    filler = _filler_words(answer, sent)
+    filler = filler_words(answer, sent)
     sent = sent[filler:]
     if known != sent[: len(known)]:
         return f"remembers {' '.join(known)!r}, was sent {' '.join(sent)!r}"
@@ -291,7 +291,7 @@ def _sent(account: Account) -> list[str]:
     return plain_text_words(" ".join(entry.text for entry in account.entries))
 
 
-def _filler_words(answer: Answer, sent: list[str]) -> int:
+def filler_words(answer: Answer, sent: list[str]) -> int:
     """How many words were spoken before the answer's own while a tool was at work: "one moment, please"."""
     written = plain_text_words(answer.text)[:_COMPARED]
     if not answer.tools or not written:

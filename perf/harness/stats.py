@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import jiwer
@@ -28,6 +28,36 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+@dataclass
+class Share:
+    """How many of how many, and which."""
+
+    of: int = 0
+    cases: list[str] = field(default_factory=list)
+    """One line for each."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.cases)
+
+    @property
+    def share(self) -> float | None:
+        """0-1; None: of none."""
+        return self.count / self.of if self.of else None
+
+    @property
+    def rest(self) -> int:
+        """How many do not count."""
+        return self.of - self.count
+
+    def note(self, case: str = "") -> None:
+        """One more; ``case``: it counts, and why."""
+        self.of += 1
+        if case:
+            self.cases.append(case)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

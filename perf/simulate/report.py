@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 from harness.report import make_table
-from harness.stats import p50_p95, text_of
+from harness.stats import Share, p50_p95, text_of
 from rich.console import Console
 
-from simulate.scores import Scores, Share
+from simulate.scores import Scores
 
 _CASES = 12
 _LONGEST = 240
@@ -42,6 +43,7 @@ ROWS = (
     Row("missed turns", lambda s: s.missed),
     Row("unwanted answers", lambda s: s.uncalled),
     Row(_LATENCY, lambda s: s.latency),
+    Row("… to the first word that carries the answer", lambda s: s.to_answer),
     Row("detection of silence to first audio", lambda s: s.latency_from_detection),
     Row("… until the final text", lambda s: s.understood),
     Row("… from there until the turn was over", lambda s: s.decided),
@@ -63,6 +65,13 @@ ROWS = (
     Row("answers about the question", lambda s: s.answers, rest=True),
     Row("speculations used", lambda s: _of(s.speculated, s.speculations)),
     Row("microphone behind its time, at most", lambda s: f"{max(s.microphone_late, default=0.0):.0f}"),
+    Row("τ-voice: response latency, mean in s", lambda s: _mean(s.interaction.response_s)),
+    Row("τ-voice: turns answered", lambda s: s.interaction.unanswered, rest=True),
+    Row("τ-voice: yield latency, mean in s", lambda s: _mean(s.interaction.yield_s)),
+    Row("τ-voice: interruptions yielded to", lambda s: s.interaction.not_yielded, rest=True),
+    Row("τ-voice: backchannels talked through", lambda s: s.interaction.backchannels, rest=True),
+    Row("τ-voice: vocal tics ignored", lambda s: s.interaction.tics, rest=True),
+    Row("τ-voice: speech to others ignored", lambda s: s.interaction.others, rest=True),
 )
 
 
@@ -145,6 +154,10 @@ def _cell(row: Row, scores: Scores) -> str:
     pairs = zip(figures, row.limits, strict=False)
     bad = any(figure is not None and limit is not None and figure > limit for figure, limit in pairs)
     return f"[red]{text}[/]" if bad else text
+
+
+def _mean(values: list[float]) -> str:
+    return f"{fmean(values):.2f} of {len(values)}" if values else ""
 
 
 def _shortened(case: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.stats import word_errors
+from harness.stats import Share, word_errors
 
 from parley.protocol import TurnMetrics
 from parley_testing.log import Act, CallLog
@@ -20,42 +20,13 @@ from parley_testing.turns import (
     is_early,
     read_turns,
 )
+from simulate.interaction import Interaction, add_call, first_carrying_s
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when it is interrupted may as well end."""
 _AFTERMATH_S = 5.0
 _GAP_MS = 20.0
 """Shorter ones are the network's and this process's, and a client's buffer fills them."""
-
-
-@dataclass
-class Share:
-    """How many of how many, and which."""
-
-    of: int = 0
-    cases: list[str] = field(default_factory=list)
-    """One line for each."""
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        return len(self.cases)
-
-    @property
-    def share(self) -> float | None:
-        """0-1; None: of none."""
-        return self.count / self.of if self.of else None
-
-    @property
-    def rest(self) -> int:
-        """How many do not count."""
-        return self.of - self.count
-
-    def note(self, case: str = "") -> None:
-        """One more; ``case``: it counts, and why."""
-        self.of += 1
-        if case:
-            self.cases.append(case)
 
 
 @dataclass
@@ -72,6 +43,7 @@ class Scores:
     missed: Share = field(default_factory=Share)
     uncalled: Share = field(default_factory=Share)
     latency: list[float] = field(default_factory=list)
+    to_answer: list[float] = field(default_factory=list)
     latency_from_detection: list[float] = field(default_factory=list)
     understood: list[float] = field(default_factory=list)
     decided: list[float] = field(default_factory=list)
@@ -95,6 +67,7 @@ class Scores:
     speculations: int = 0
     speculated: int = 0
     microphone_late: list[float] = field(default_factory=list)
+    interaction: Interaction = field(default_factory=Interaction)
 
 
 def score(logs: Iterable[CallLog]) -> Scores:
@@ -112,6 +85,7 @@ def _score_call(scores: Scores, reading: CallReading) -> None:
     scores.microphone_late.append(log.microphone_late_ms)
     if log.failure:
         scores.broken.append(f"{log.scenario.name}: {log.failure}")
+    add_call(scores.interaction, reading)
     for act in log.acts:
         scores.exchanges += 1
         if act.problem:
@@ -155,6 +129,9 @@ def _score_latency(scores: Scores, reading: CallReading, act: Act) -> None:
         if first is None or answer.commit is None:
             continue
         scores.latency.append(1000 * (first - act.ended_s))
+        carrying_s = first_carrying_s(answer, reading.log.scenario.start.language)
+        if carrying_s is not None:
+            scores.to_answer.append(1000 * (carrying_s - act.ended_s))
         if answer.commit.detected_s is not None:
             scores.latency_from_detection.append(1000 * (first - answer.commit.detected_s))
         if answer.metrics is not None:

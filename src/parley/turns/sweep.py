@@ -24,7 +24,7 @@ from parley.turns.settings import MAX_SILENCE_MS, TurnSettings
 
 PolicyT = TypeVar("PolicyT")
 SHORTEST_HOLD_MS, LONGEST_HOLD_MS = 200.0, 5_000.0
-"""Other holds do not count: every policy outlasts shorter ones, and none waits for the end of longer ones."""
+"""As in eot-bench, shorter and longer holds do not count."""
 AREA_MS = 1_600
 THRESHOLDS = (0.02, *(step / 20 for step in range(1, 20)), 0.98)
 DELAYS_MS = tuple(range(0, 1_001, 100))
@@ -39,7 +39,7 @@ class TooFewPausesError(InvalidInputError):
 
 
 @dataclass(frozen=True)
-class Pause:
+class LabelledPause:
     """A silence of the user, and what was known in it. Times are milliseconds since the end of speech."""
 
     is_end: bool
@@ -64,7 +64,7 @@ class SweptPolicy:
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[PolicyT]):
+class OperatingPoint(Generic[PolicyT]):
     """What a policy does to the pauses."""
 
     policy: PolicyT
@@ -77,21 +77,21 @@ class Outcome(Generic[PolicyT]):
 class Frontier(Generic[PolicyT]):
     """The policies of which none is better in one respect without being worse in the other."""
 
-    def __init__(self, outcomes: Iterable[Outcome[PolicyT]]) -> None:
-        found: list[Outcome[PolicyT]] = []
-        for one in sorted(outcomes, key=lambda one: (one.delay_ms, one.cut_offs)):
+    def __init__(self, points: Iterable[OperatingPoint[PolicyT]]) -> None:
+        found: list[OperatingPoint[PolicyT]] = []
+        for one in sorted(points, key=lambda one: (one.delay_ms, one.cut_offs)):
             if not found or one.cut_offs < found[-1].cut_offs:
                 found.append(one)
-        self.outcomes = tuple(found)
+        self.points = tuple(found)
         """By rising delay, with falling cut-offs."""
 
-    def within(self, delay_ms: float) -> Outcome[PolicyT] | None:
+    def within(self, delay_ms: float) -> OperatingPoint[PolicyT] | None:
         """The fewest cut-offs with at most this delay; None: every policy is slower."""
-        return next((one for one in reversed(self.outcomes) if one.delay_ms <= delay_ms), None)
+        return next((one for one in reversed(self.points) if one.delay_ms <= delay_ms), None)
 
-    def at(self, cut_offs: float) -> Outcome[PolicyT] | None:
+    def at(self, cut_offs: float) -> OperatingPoint[PolicyT] | None:
         """The shortest delay with at most this share of cut-offs; None: every policy has more."""
-        return next((one for one in self.outcomes if one.cut_offs <= cut_offs), None)
+        return next((one for one in self.points if one.cut_offs <= cut_offs), None)
 
     @property
     def area(self) -> float:
@@ -100,7 +100,7 @@ class Frontier(Generic[PolicyT]):
         It is 1 for budgets that every policy exceeds.
         """
         area, at, cut_offs = 0.0, 0.0, 1.0
-        for one in self.outcomes:
+        for one in self.points:
             until = min(one.delay_ms, AREA_MS)
             area, at, cut_offs = area + (until - at) * cut_offs, until, one.cut_offs
         return (area + (AREA_MS - at) * cut_offs) / AREA_MS
@@ -109,7 +109,7 @@ class Frontier(Generic[PolicyT]):
 class _Labels:
     """The pauses that count, in arrays."""
 
-    def __init__(self, pauses: Iterable[Pause]) -> None:
+    def __init__(self, pauses: Iterable[LabelledPause]) -> None:
         self.pauses = [
             one for one in pauses if one.is_end or SHORTEST_HOLD_MS <= one.length_ms <= LONGEST_HOLD_MS
         ]
@@ -129,10 +129,12 @@ class _Labels:
                 "both ends and pauses inside of turns are needed"
             )
 
-    def outcome(self, acts_ms: NDArray[np.float64], policy: PolicyT) -> Outcome[PolicyT]:
+    def point(self, acts_ms: NDArray[np.float64], policy: PolicyT) -> OperatingPoint[PolicyT]:
         """``acts_ms`` ``[n]``: when the policy acts in each pause, if nobody speaks before."""
         cut_off = acts_ms < self._length
-        return Outcome(policy, float(cut_off[~self._is_end].mean()), float(acts_ms[self._is_end].mean()))
+        return OperatingPoint(
+            policy, float(cut_off[~self._is_end].mean()), float(acts_ms[self._is_end].mean())
+        )
 
 
 def _bare(cue: Cue | None) -> Cue | None:
@@ -140,7 +142,7 @@ def _bare(cue: Cue | None) -> Cue | None:
     return cue and Cue(cue.kind, "", cue.finished)
 
 
-def sweep(pauses: Iterable[Pause], thresholds: Sequence[float] = THRESHOLDS) -> Frontier[SweptPolicy]:
+def sweep(pauses: Iterable[LabelledPause], thresholds: Sequence[float] = THRESHOLDS) -> Frontier[SweptPolicy]:
     """The frontier of scores over thresholds, delays and timeouts.
 
     A score counts until the next one of its pause. With the thresholds ``(math.inf,)`` it is that of silence
@@ -155,7 +157,7 @@ def sweep(pauses: Iterable[Pause], thresholds: Sequence[float] = THRESHOLDS) -> 
     for row, one in enumerate(labels.pauses):
         for column, (at_ms, probability) in enumerate(one.scores):
             since[row, column], values[row, column] = at_ms, probability
-    outcomes = []
+    points = []
     for threshold in thresholds:
         # By number of scores that are past: when the next one reaches the threshold.
         crossing = np.where(values >= threshold, since, math.inf)
@@ -164,15 +166,15 @@ def sweep(pauses: Iterable[Pause], thresholds: Sequence[float] = THRESHOLDS) -> 
             past = (since <= delay).sum(axis=1, keepdims=True)
             reached = (past > 0) & (np.take_along_axis(values, np.maximum(past - 1, 0), 1) >= threshold)
             acts = np.where(reached, delay, np.take_along_axis(crossing, past, 1))[:, 0]
-            outcomes += [
-                labels.outcome(np.minimum(acts, timeout), SweptPolicy(threshold, delay, timeout))
+            points += [
+                labels.point(np.minimum(acts, timeout), SweptPolicy(threshold, delay, timeout))
                 for timeout in TIMEOUTS_MS
                 if timeout >= delay
             ]
-    return Frontier(outcomes)
+    return Frontier(points)
 
 
-def sweep_settings(pauses: Iterable[Pause], base: TurnSettings) -> Frontier[TurnSettings]:
+def sweep_settings(pauses: Iterable[LabelledPause], base: TurnSettings) -> Frontier[TurnSettings]:
     """The frontier of the policy that serves, which hears the first score of a pause and its words.
 
     Of ``base``, ``unfinished_ms`` and ``limit_ms`` keep their proportion to ``incomplete_ms``.
@@ -185,7 +187,7 @@ def sweep_settings(pauses: Iterable[Pause], base: TurnSettings) -> Frontier[Turn
     return Frontier(_judged(labels, _scaled(base, *numbers)) for numbers in grid if numbers[1] <= numbers[2])
 
 
-def measure_settings(pauses: Iterable[Pause], settings: TurnSettings) -> Outcome[TurnSettings]:
+def measure_settings(pauses: Iterable[LabelledPause], settings: TurnSettings) -> OperatingPoint[TurnSettings]:
     """What the policy that serves does with these settings.
 
     Raises:
@@ -194,9 +196,9 @@ def measure_settings(pauses: Iterable[Pause], settings: TurnSettings) -> Outcome
     return _judged(_Labels(pauses), settings)
 
 
-def _judged(labels: _Labels, settings: TurnSettings) -> Outcome[TurnSettings]:
+def _judged(labels: _Labels, settings: TurnSettings) -> OperatingPoint[TurnSettings]:
     needed = [float(judge(settings, probability, cue).needed_ms) for probability, cue in labels.kinds]
-    return labels.outcome(np.maximum(np.array(needed)[labels.kind], labels.ready_ms), settings)
+    return labels.point(np.maximum(np.array(needed)[labels.kind], labels.ready_ms), settings)
 
 
 def _scaled(base: TurnSettings, threshold: float, complete_ms: int, incomplete_ms: int) -> TurnSettings:

@@ -15,8 +15,8 @@ from parley.turns.sweep import (
     THRESHOLDS,
     TIMEOUTS_MS,
     Frontier,
-    Outcome,
-    Pause,
+    LabelledPause,
+    OperatingPoint,
     TooFewPausesError,
     changed_numbers,
     measure_settings,
@@ -28,11 +28,11 @@ NORMAL = PRESETS["normal"]
 
 
 def hold(length_ms, *scores, **more):
-    return Pause(is_end=False, length_ms=length_ms, scores=scores, **more)
+    return LabelledPause(is_end=False, length_ms=length_ms, scores=scores, **more)
 
 
 def end(*scores, **more):
-    return Pause(is_end=True, scores=scores, **more)
+    return LabelledPause(is_end=True, scores=scores, **more)
 
 
 def acts_ms(pause, threshold, delay, timeout):
@@ -60,17 +60,23 @@ def some_pauses(count, seed=1):
 def test_frontier_has_no_outcome_that_another_beats_in_both_respects():
     frontier = Frontier(
         [
-            Outcome("slow", 0.2, 900),
-            Outcome("worse", 0.3, 950),
-            Outcome("fast", 0.6, 100),
-            Outcome("b", 0.2, 901),
+            OperatingPoint("slow", 0.2, 900),
+            OperatingPoint("worse", 0.3, 950),
+            OperatingPoint("fast", 0.6, 100),
+            OperatingPoint("b", 0.2, 901),
         ]
     )
-    assert [one.policy for one in frontier.outcomes] == ["fast", "slow"]
+    assert [one.policy for one in frontier.points] == ["fast", "slow"]
 
 
 def test_operating_points_are_the_best_within_a_budget():
-    frontier = Frontier([Outcome("fast", 0.6, 100), Outcome("middle", 0.3, 400), Outcome("slow", 0.05, 900)])
+    frontier = Frontier(
+        [
+            OperatingPoint("fast", 0.6, 100),
+            OperatingPoint("middle", 0.3, 400),
+            OperatingPoint("slow", 0.05, 900),
+        ]
+    )
     assert frontier.within(99) is None
     assert frontier.within(400).policy == "middle"
     assert frontier.within(899).policy == "middle"
@@ -80,17 +86,17 @@ def test_operating_points_are_the_best_within_a_budget():
 
 
 def test_area_is_the_mean_of_cut_offs_over_budgets():
-    assert Frontier([Outcome("one", 0.5, 400), Outcome("two", 0.0, 800)]).area == pytest.approx(
+    assert Frontier([OperatingPoint("one", 0.5, 400), OperatingPoint("two", 0.0, 800)]).area == pytest.approx(
         (400 * 1.0 + 400 * 0.5) / 1_600
     )
-    assert Frontier([Outcome("late", 0.0, 9_000)]).area == 1.0
+    assert Frontier([OperatingPoint("late", 0.0, 9_000)]).area == 1.0
 
 
 def test_sweep_finds_what_counting_millisecond_by_millisecond_finds():
     pauses = some_pauses(25)
     found = sweep(pauses, (0.5,))
-    assert len(found.outcomes) > 3
-    for one in found.outcomes:
+    assert len(found.points) > 3
+    for one in found.points:
         policy = one.policy
         acts = [acts_ms(pause, policy.threshold, policy.delay_ms, policy.timeout_ms) for pause in pauses]
         lengths = [(pause.length_ms, at) for pause, at in zip(pauses, acts, strict=True) if not pause.is_end]
@@ -149,8 +155,8 @@ def test_settings_are_measured_as_the_policy_judges():
 def test_swept_settings_keep_what_is_asked_for():
     pauses = some_pauses(200)
     frontier = sweep_settings(pauses, NORMAL)
-    assert len(frontier.outcomes) > 20
-    for chosen in frontier.outcomes[::5]:
+    assert len(frontier.points) > 20
+    for chosen in frontier.points[::5]:
         assert measure_settings(pauses, chosen.policy) == chosen
         policy = chosen.policy
         assert policy.complete_ms <= policy.incomplete_ms <= policy.limit_ms
@@ -177,7 +183,7 @@ def test_work_does_not_grow_with_different_scores(monkeypatch):
     sweep_settings(pauses, NORMAL)
     settings = {args[0] for args in asked}
     assert len(asked) <= 101 * len(settings)
-    assert len(sweep(pauses).outcomes) <= len(THRESHOLDS) * len(DELAYS_MS) * len(TIMEOUTS_MS)
+    assert len(sweep(pauses).points) <= len(THRESHOLDS) * len(DELAYS_MS) * len(TIMEOUTS_MS)
 
 
 def test_changed_numbers_are_those_of_the_file():
