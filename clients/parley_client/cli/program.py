@@ -40,6 +40,7 @@ _NAMES = (
     "gateway",
     "agents",
     "calls",
+    "turns",
     "models",
 )
 _SERVER = ("parley", "parley_gateway", "parley_stages", "parley_testing")

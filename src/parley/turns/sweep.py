@@ -9,7 +9,7 @@ policy that serves (:func:`parley.turns.endpointing.judge`). Computing time is l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Generic, TypeVar
@@ -26,6 +26,8 @@ PolicyT = TypeVar("PolicyT")
 SHORTEST_HOLD_MS, LONGEST_HOLD_MS = 200.0, 5_000.0
 """As in eot-bench, shorter and longer holds do not count."""
 AREA_MS = 1_600
+NUMBERS = ("threshold", "complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
+"""Of settings, as an agent's file has them under ``[turn]``."""
 THRESHOLDS = (0.02, *(step / 20 for step in range(1, 20)), 0.98)
 DELAYS_MS = tuple(range(0, 1_001, 100))
 TIMEOUTS_MS = (*range(100, 2_001, 100), 2_500, 3_000, 4_000, 5_000)
@@ -211,11 +213,3 @@ def _scaled(base: TurnSettings, threshold: float, complete_ms: int, incomplete_m
         unfinished_ms=min(MAX_SILENCE_MS, round(by * base.unfinished_ms)),
         limit_ms=min(MAX_SILENCE_MS, max(incomplete_ms, round(by * base.limit_ms))),
     )
-
-
-def changed_numbers(settings: TurnSettings, before: TurnSettings) -> Mapping[str, float]:
-    """The numbers of ``settings`` that differ, by name, as ``[turn]`` of an agent's file has them."""
-    names = ("threshold", "complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
-    return {
-        name: getattr(settings, name) for name in names if getattr(settings, name) != getattr(before, name)
-    }

@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -18,7 +17,6 @@ from parley.turns.sweep import (
     LabelledPause,
     OperatingPoint,
     TooFewPausesError,
-    changed_numbers,
     measure_settings,
     sweep,
     sweep_settings,
@@ -184,10 +182,3 @@ def test_work_does_not_grow_with_different_scores(monkeypatch):
     settings = {args[0] for args in asked}
     assert len(asked) <= 101 * len(settings)
     assert len(sweep(pauses).points) <= len(THRESHOLDS) * len(DELAYS_MS) * len(TIMEOUTS_MS)
-
-
-def test_changed_numbers_are_those_of_the_file():
-    assert changed_numbers(replace(NORMAL, threshold=0.7, limit_ms=5_000), NORMAL) == {
-        "threshold": 0.7,
-        "limit_ms": 5_000,
-    }
