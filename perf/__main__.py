@@ -27,6 +27,7 @@ _PROGRAMS = {
     "soak": "soak.cli",
     "turn-words": "turn_words",
     "triton-check": "triton_check.cli",
+    "turns-people": "turns_people",
 }
 
 
