@@ -204,7 +204,7 @@ def _judged(labels: _Labels, settings: TurnSettings) -> OperatingPoint[TurnSetti
 
 
 def _scaled(base: TurnSettings, threshold: float, complete_ms: int, incomplete_ms: int) -> TurnSettings:
-    by = incomplete_ms / max(base.incomplete_ms, 1)
+    by = incomplete_ms / base.incomplete_ms if base.incomplete_ms else 1.0
     return replace(
         base,
         threshold=threshold,

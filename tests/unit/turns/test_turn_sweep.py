@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -182,3 +183,9 @@ def test_work_does_not_grow_with_different_scores(monkeypatch):
     settings = {args[0] for args in asked}
     assert len(asked) <= 101 * len(settings)
     assert len(sweep(pauses).points) <= len(THRESHOLDS) * len(DELAYS_MS) * len(TIMEOUTS_MS)
+
+
+def test_settings_without_a_wait_for_what_sounds_incomplete_keep_their_other_numbers():
+    base = replace(NORMAL, incomplete_ms=0, limit_ms=5_000)
+    found = sweep_settings(some_pauses(40), base).points
+    assert {(one.policy.unfinished_ms, one.policy.limit_ms) for one in found} == {(2_000, 5_000)}
