@@ -6,7 +6,9 @@
 Sentences are spoken whole, and cut before a word, where people pause. What was said until then goes through
 Moonshine, Smart Turn and the language model. For sound and words, alone and as the agent weighs them: the AUC
 (of all pairs of a whole sentence and a cut one, the share in which the first has the higher probability), and
-the share of cut sentences that are taken for whole where 95 % of the whole ones are.
+the share of cut sentences that are taken for whole where 95 % of the whole ones are. In ``normal``, without
+the rules about last words: the share of cut ones that end a turn at once (early), and the wait behind whole
+ones.
 
 Exit status: 0 sound and words together have fewer of these than the sound alone, 1 they have not.
 """
@@ -34,7 +36,8 @@ from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
 from parley.models.qwen3 import load_chat_service, warm_up
 from parley.runtime.onnx import open_session
-from parley.turns.endpointing import features, join
+from parley.turns.endpointing import features, join, judge
+from parley.turns.settings import PRESETS
 from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
 from parley_client.cli import CHECKOUT
 from parley_testing.rendering import cut_point
@@ -154,17 +157,29 @@ def mistaken(whole: NDArray[np.float64], cut: NDArray[np.float64]) -> float:
 
 def report(measured: Sequence[Measured], *, show: bool) -> bool:
     """Print the table; whether sound and words together are mistaken less often than the sound."""
-    table = Table("", "AUC", f"cut, above the threshold of {_KEPT:.0%} of the whole")
+    table = Table("", "AUC", f"cut, above the threshold of {_KEPT:.0%} of the whole", "early", "wait, mean")
     whole = np.array([one.whole for one in measured])
+    normal = PRESETS["normal"]
     shares = {}
-    for name, scores in {
-        "sound": [one.sound for one in measured],
-        "words": [one.text for one in measured],
-        "both": [join(one.sound, one.text) for one in measured],
-    }.items():
+    for name, scores, judged in (
+        ("sound", [one.sound for one in measured], [(one.sound, None) for one in measured]),
+        ("words", [one.text for one in measured], [(None, one.text) for one in measured]),
+        (
+            "both",
+            [join(one.sound, one.text) for one in measured],
+            [(one.sound, one.text) for one in measured],
+        ),
+    ):
         values = np.array(scores, np.float64)
+        waits = np.array([judge(normal, sound, None, text).needed_ms for sound, text in judged])
         shares[name] = mistaken(values[whole], values[~whole])
-        table.add_row(name, f"{area(values[whole], values[~whole]):.3f}", f"{shares[name]:.1%}")
+        table.add_row(
+            name,
+            f"{area(values[whole], values[~whole]):.3f}",
+            f"{shares[name]:.1%}",
+            f"{np.mean(waits[~whole] <= normal.complete_ms):.1%}",
+            f"{np.mean(waits[whole]):.0f} ms",
+        )
     print(f"{whole.sum()} whole sentences, {(~whole).sum()} cut ones")
     Console().print(table)
     if show:
