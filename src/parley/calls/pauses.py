@@ -48,6 +48,7 @@ class _Utterance:
     first: int = 0
     before: str = ""
     probability: float | None = None
+    text_probability: float | None = None
     interrupts: bool = False
 
 
@@ -105,8 +106,10 @@ class _Reader:
                 said.first, said.before = event.get("first", 0), event.get("before", "").strip()
             case {"type": "turn_decision", "probability": float() as probability}:
                 for one in self._all[-1:]:
-                    if one.number == event["utterance"] and one.probability is None:
-                        one.probability = probability
+                    if one.number == event["utterance"]:
+                        one.probability = probability if one.probability is None else one.probability
+                        if event.get("text_probability") is not None:  # later than the first decision
+                            one.text_probability = event["text_probability"]
             case {"type": "interrupted"}:
                 for one in filter(None, (self._speaking, *self._all[-1:])):
                     one.interrupts = True
@@ -143,6 +146,7 @@ def _label(said: Sequence[_Utterance], heard: Sequence[int], language: str) -> l
             is_end=is_end,
             scores=() if one.probability is None else ((one.detected - one.ended, one.probability),),
             cue=find_cue(" ".join(filter(None, turn.values())), language),
+            text_probability=one.text_probability,
             ready_ms=max(0, one.said - one.ended),
         )
         if following is not None and not is_end:

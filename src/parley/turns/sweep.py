@@ -51,6 +51,8 @@ class LabelledPause:
     """By rising time: since when, and the probability that the turn is over."""
     cue: Cue | None = None
     """Of the turn's words so far."""
+    text_probability: float | None = None
+    """What the language model said of them."""
     ready_ms: float = 0.0
     """When words and score were there, without which the policy that serves does not act."""
 
@@ -119,9 +121,16 @@ class _Labels:
         self._length = np.array([one.length_ms for one in self.pauses], np.float64)
         self.ready_ms = np.array([one.ready_ms for one in self.pauses], np.float64)
         # In hundredths there are few different probabilities, however many pauses there are.
-        heard = [(round(one.scores[0][1], 2) if one.scores else None, _bare(one.cue)) for one in self.pauses]
+        heard = [
+            (
+                _rounded(one.scores[0][1] if one.scores else None),
+                _bare(one.cue),
+                _rounded(one.text_probability),
+            )
+            for one in self.pauses
+        ]
         self.kinds = list(dict.fromkeys(heard))
-        """Of pauses that the policy that serves cannot tell apart: probability and cue."""
+        """Of pauses that the policy that serves cannot tell apart: arguments of :func:`judge`."""
         places = {kind: place for place, kind in enumerate(self.kinds)}
         self.kind = np.array([places[one] for one in heard], np.intp)
         """``[n]``: the place in ``kinds``."""
@@ -137,6 +146,10 @@ class _Labels:
         return OperatingPoint(
             policy, float(cut_off[~self._is_end].mean()), float(acts_ms[self._is_end].mean())
         )
+
+
+def _rounded(probability: float | None) -> float | None:
+    return None if probability is None else round(probability, 2)
 
 
 def _bare(cue: Cue | None) -> Cue | None:
@@ -199,7 +212,7 @@ def measure_settings(pauses: Iterable[LabelledPause], settings: TurnSettings) ->
 
 
 def _judged(labels: _Labels, settings: TurnSettings) -> OperatingPoint[TurnSettings]:
-    needed = [float(judge(settings, probability, cue).needed_ms) for probability, cue in labels.kinds]
+    needed = [float(judge(settings, *kind).needed_ms) for kind in labels.kinds]
     return labels.point(np.maximum(np.array(needed)[labels.kind], labels.ready_ms), settings)
 
 

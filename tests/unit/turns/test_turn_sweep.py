@@ -52,6 +52,7 @@ def some_pauses(count, seed=1):
         times = sorted(rng.sample(range(100, 1_500), rng.randint(0, 4)))
         scores = [(float(at), rng.random()) for at in times]
         more = {"cue": rng.choice(cues), "ready_ms": rng.uniform(160, 400)}
+        more["text_probability"] = rng.choice((None, 0.01, 0.3, 0.9))
         pauses.append(end(*scores, **more) if is_end else hold(rng.uniform(200, 4_000), *scores, **more))
     return pauses
 
@@ -139,7 +140,9 @@ def test_settings_are_measured_as_the_policy_judges():
     pauses = some_pauses(60)
     acts = [
         max(
-            judge(NORMAL, round(one.scores[0][1], 2) if one.scores else None, one.cue).needed_ms,
+            judge(
+                NORMAL, round(one.scores[0][1], 2) if one.scores else None, one.cue, one.text_probability
+            ).needed_ms,
             one.ready_ms,
         )
         for one in pauses
