@@ -90,6 +90,7 @@ class AgentDeadlines(
         "background_tool_s": "background_tool_deadline_s",
         "decision_s": "decision_deadline_s",
         "turn_s": "turn_deadline_s",
+        "turn_text_s": "turn_text_deadline_s",
         "idle_s": "idle_limit_s",
         "unread_s": "unread_audio_limit_s",
         "asr_outage_s": "asr_outage_limit_s",
@@ -124,6 +125,8 @@ class AgentDeadlines(
     """For the client's answer to a request of a tool that does not block."""
     turn_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.3
     """For the end-of-turn model to score a pause; without its score the silence counts."""
+    turn_text_s: Annotated[float, msgspec.Meta(ge=0.01)] = 1.0
+    """For the language model to judge the words of a pause. Its answer to the user would be as late."""
     decision_s: Annotated[float, msgspec.Meta(ge=0.05)] = 2.0
     """For the language model's answers to the questions of `decisions`; without them there is no decision. So
     long a session with questions for its end waits before it is closed."""

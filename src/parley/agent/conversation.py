@@ -191,6 +191,7 @@ class Conversation:
             engines.turn,
             self._read_turn if engines.reads_turns and language == _READ_LANGUAGE else None,
             deadline_s=config.deadlines.turn_s,
+            read_deadline_s=config.deadlines.turn_text_s,
             name=name,
             emit=emit,
             prepare=self._prepare,

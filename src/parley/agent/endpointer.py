@@ -90,6 +90,7 @@ class Endpointer:
         read: Callable[[str], Awaitable[float]] | None,
         *,
         deadline_s: float,
+        read_deadline_s: float,
         name: str,
         emit: Callable[[TurnDecision], None],
         prepare: Callable[[str, float | None], None],
@@ -107,6 +108,7 @@ class Endpointer:
         self._read = read
         self._policy = self._make_policy()
         self._deadline_s = deadline_s
+        self._read_deadline_s = read_deadline_s
         self._name = name
         self._emit = emit
         self._prepare = prepare
@@ -373,7 +375,7 @@ class Endpointer:
         assert self._read is not None
         try:
             probability = _checked(
-                await with_timeout(self._read(text), self._deadline_s, "the words of the turn")
+                await with_timeout(self._read(text), self._read_deadline_s, "the words of the turn")
             )
         except ParleyError as error:
             # A busy server is late at many pauses: one line says it.

@@ -104,12 +104,12 @@ class _Reader:
                 said = self._unsaid.popleft()
                 said.said, said.number, said.text = at_ms, event["utterance"], event["text"].strip()
                 said.first, said.before = event.get("first", 0), event.get("before", "").strip()
-            case {"type": "turn_decision", "probability": float() as probability}:
-                for one in self._all[-1:]:
-                    if one.number == event["utterance"]:
-                        one.probability = probability if one.probability is None else one.probability
-                        if event.get("text_probability") is not None:  # later than the first decision
-                            one.text_probability = event["text_probability"]
+            case {"type": "turn_decision", "probability": float() as probability} if self._all:
+                last = self._all[-1]
+                if last.number == event["utterance"]:
+                    last.probability = probability if last.probability is None else last.probability
+                    # The language model's comes later than the first decision.
+                    last.text_probability = event.get("text_probability") or last.text_probability
             case {"type": "interrupted"}:
                 for one in filter(None, (self._speaking, *self._all[-1:])):
                     one.interrupts = True
