@@ -35,7 +35,11 @@ checksums of its files (``files``). In a published one: what has come, a :class:
 _Size = Annotated[int, Meta(ge=0)]
 _Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Package = Annotated[
-    str, Meta(pattern=r"\A(pypi:[A-Za-z0-9._-]+==[\w.+!-]+|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@[\w.+-]+)\Z")
+    str,
+    Meta(
+        pattern=r"\A(pypi:[A-Za-z0-9._-]+==[\w.+!-]+|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@[\w.+-]+"
+        r"|debian:[a-z0-9][a-z0-9.+-]+=[\w.+:~-]+)\Z"
+    ),
 ]
 
 
@@ -99,9 +103,9 @@ class Piece(Struct, frozen=True, kw_only=True):
     """A file, or a piece of one, in a package of a registry."""
 
     package: _Package
-    """``pypi:NAME==VERSION`` (a wheel) or ``npm:NAME@VERSION``."""
+    """``pypi:NAME==VERSION`` (a wheel), ``npm:NAME@VERSION`` or ``debian:NAME=VERSION``."""
     member: str
-    """Path in the archive."""
+    """Path in the archive; empty: the archive itself."""
     size: _Size
 
 

@@ -1,7 +1,8 @@
 """Packages of package registries, brought by the ordinary clients with this machine's configuration.
 
 A package is an archive of data here: wheels only, because a client runs the code of a source distribution
-to learn its name, and npm without its scripts. Nothing is installed but, where there is none, npm itself.
+to learn its name, npm without its scripts, and Debian's as apt-get checks them by its signed lists. Nothing
+is installed but, where there is none, npm itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class DamagedError(FetchError):
 
 
 def read_member(archive: Path, piece: Piece, output: IO[bytes]) -> None:
-    """Append a member of a ``.whl`` or ``.tgz`` to a file.
+    """Append a member of a ``.whl`` or ``.tgz``, or a whole archive, to a file.
 
     Nothing is unpacked, imported or run. The member is read by its exact name, so a path in an archive leads
     nowhere; its size is known before, so no archive writes more.
@@ -72,6 +73,10 @@ def read_member(archive: Path, piece: Piece, output: IO[bytes]) -> None:
         DamagedError: the archive lacks it, or is damaged.
     """
     try:
+        if not piece.member:
+            with archive.open("rb") as whole:
+                _copy(whole, piece.size, output)
+            return
         if archive.suffix == ".whl":
             with zipfile.ZipFile(archive) as members, members.open(piece.member) as stream:
                 _copy(stream, piece.size, output)
@@ -116,7 +121,7 @@ class Packages:
         self._npm = npm
 
     def archive(self, package: str) -> Path:
-        """The archive of a package: ``pypi:NAME==VERSION`` or ``npm:NAME@VERSION``.
+        """The archive of a package: ``pypi:NAME==VERSION``, ``npm:NAME@VERSION`` or ``debian:NAME=VERSION``.
 
         Raises:
             FetchError: the registry lacks it, or a client is missing.
@@ -127,12 +132,15 @@ class Packages:
             draft = self._folder / "draft"
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
-            client = (
-                [*self._npm_command(), *_PACK] if registry == "npm" else [*self._pip_command(), *_DOWNLOAD]
-            )
-            self._run([*client, str(draft), wanted], wanted)
+            if registry == "debian":  # apt-get has no option for the folder
+                client = ["env", f"--chdir={draft}", "apt-get", "--quiet", "download"]
+            elif registry == "npm":
+                client = [*self._npm_command(), *_PACK, str(draft)]
+            else:
+                client = [*self._pip_command(), *_DOWNLOAD, str(draft)]
+            self._run([*client, wanted], wanted)
             draft.rename(place)
-        archives = [path for path in place.iterdir() if path.suffix in (".whl", ".tgz")]
+        archives = [path for path in place.iterdir() if path.suffix in (".whl", ".tgz", ".deb")]
         if len(archives) != 1:
             shutil.rmtree(place)
             raise FetchError(f"{wanted}: the registry gave no archive")

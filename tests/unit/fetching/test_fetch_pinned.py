@@ -167,9 +167,9 @@ def test_without_the_hub_packages_are_named_first_and_give_all(without_hub):
     lines = without_hub.said.getvalue().splitlines()
     (index,) = [number for number, line in enumerate(lines) if "packages of third parties" in line]
     assert lines[index] == (
-        "the hub does not answer; from packages of third parties on PyPI and npm: part0==1.0, part1==1.0, "
-        "part2==1.0, voices@2.0. They carry the publisher's own files: SHA-256 checked, nothing installed or "
-        "run; --hub-only refuses them."
+        "the hub does not answer; from packages of third parties on PyPI, npm and Debian: part0==1.0, "
+        "part1==1.0, part2==1.0, voices@2.0. They carry the publisher's own files: SHA-256 checked, nothing "
+        "installed or run; --hub-only refuses them."
     )
     assert not any("big.gguf" in line for line in lines[:index])
     assert sum("no connection" in line for line in lines) == 1

