@@ -20,7 +20,7 @@ from datetime import date, timedelta
 from typing import TypeAlias
 
 import numpy as np
-from eval_recordings import RATE, changes, hear_turn, moonshine_pipeline
+from eval_recordings import RATE, hear_turn, moonshine_pipeline
 from harness.recordings import SYNTHETIC, load_recordings
 from harness.report import describe_processor
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ _BATCH = 20
 """Lines that are spoken together; each batch goes into the cache."""
 _JOIN_MS = 20_000
 _PACKET = RATE // 50
+_FULL_SCALE = 32_768
+_BABBLING = 8
+"""Voices beside the caller's."""
 _NAMES = (
     "Julia Weber, Simon Clarke, Greta Olsen, Frank Dubois, Alice Quinn, Martin Vogel, Sophie Lambert, "
     "Jack Fowler, Irene Kovacs, Walter Young, Zoe Hartley, Ben Ximenes, "
@@ -210,9 +213,9 @@ class Callers:
 
     def __init__(self, snr_db: int, loss: float) -> None:
         self._cache = LineCache(KOKORO)
-        voices = [one.samples for one in load_recordings(SYNTHETIC)]
-        self._babble = changes(voices)[f"babble {snr_db} dB"] if snr_db else lambda audio: audio
-        self._loss = loss
+        loud = [one.samples / _FULL_SCALE for one in load_recordings(SYNTHETIC)]
+        self._babble = [np.concatenate(loud[number::_BABBLING]) for number in range(_BABBLING)]
+        self._snr_db, self._loss = snr_db, loss
         _, _, self._pipeline = moonshine_pipeline(ROOT / "models" / "moonshine-tiny-en")
 
     def speak(self, lines: Sequence[Line]) -> None:
@@ -224,11 +227,22 @@ class Callers:
 
     def hear(self, line: Line, seed: int, phrases: Sequence[str]) -> UserAnswer:
         """What the recogniser writes of a line that was spoken."""
-        noisy = self._babble(self._cache.speak([line])[line].samples)
+        noisy = self._add_babble(self._cache.speak([line])[line].samples)
         telephone = TelephoneLine(telephone=True, loss=self._loss, seed=seed)
         pieces = [telephone.send(noisy[at : at + _PACKET]) for at in range(0, len(noisy), _PACKET)]
         options = AsrOptions(partial_interval_ms=0, join_ms=_JOIN_MS, phrases=list(phrases))
         return UserAnswer(*hear_turn(self._pipeline, np.concatenate(pieces), options))
+
+    def _add_babble(self, speech: Pcm) -> Pcm:
+        if not self._snr_db:
+            return speech
+        rows = [
+            np.resize(np.roll(row, 7_919 * number), len(speech)) for number, row in enumerate(self._babble)
+        ]
+        wave, noise = speech / _FULL_SCALE, np.sum(rows, axis=0)
+        gain = np.sqrt((wave**2).mean() / (noise**2).mean() / 10 ** (self._snr_db / 10))
+        mixed = np.rint((wave + gain * noise) * _FULL_SCALE)
+        return np.asarray(np.clip(mixed, -_FULL_SCALE, _FULL_SCALE - 1), np.int16)
 
 
 def run(found: Sequence[Case], callers: Callers) -> None:

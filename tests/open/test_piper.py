@@ -176,11 +176,21 @@ class DeafEar:
     def __init__(self, folder):
         pass
 
-    def hear(self, audio, rate):
+    def hear(self, audio):
         return ""
 
     def words(self, text):
         return text.split()
+
+
+class FixedRatings:
+    """In the place of DNSMOS."""
+
+    def __init__(self, file):
+        pass
+
+    def rate(self, audio):
+        return np.array([4.0, 3.5, 3.25])
 
 
 def test_the_evaluation_of_voices_lets_them_speak(monkeypatch, capsys, tmp_path):
@@ -190,9 +200,10 @@ def test_the_evaluation_of_voices_lets_them_speak(monkeypatch, capsys, tmp_path)
     monkeypatch.setattr(eval_voices, "_WEIGHTS", MODELS)
     monkeypatch.setattr(english, "load_grammars", lambda languages, cache: {})
     monkeypatch.setattr(eval_voices, "Ear", DeafEar)
+    monkeypatch.setattr(eval_voices, "Dnsmos", FixedRatings)
     monkeypatch.setattr(sys, "argv", ["eval-voices", "--models", "piper"])
     assert eval_voices.main() == 1
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("piper")
-    assert "100.00 %" in line
+    assert "100.00 % | 4.00 / 3.50 / 3.25 |" in line
     assert line.endswith("word errors")

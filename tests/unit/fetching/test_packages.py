@@ -15,6 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from archive_makers import make_installable, make_tgz
 from fetching import packages
 from fetching.manifest import FetchError, Piece
-from fetching.packages import Packages, read_member
+from fetching.packages import DamagedError, Packages, read_member
 from provision.uv import Uv
 
 PIP = Uv(Path(__file__).parents[3]).pip
@@ -228,6 +229,50 @@ class TestNpm:
             registry.close()
         assert (tmp_path / "joe").read_bytes() == b"voice"
         assert not Path("/tmp/parley-was-run").exists()  # noqa: S108 - what a script would have left
+
+
+class TestDebian:
+    @pytest.fixture
+    def program(self, tmp_path, monkeypatch):
+        """A program ``apt-get`` that is first on PATH: it notes its arguments and writes an archive here."""
+        program = tmp_path / "bin" / "apt-get"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nprintf speech >sounds_4%3a1-2.deb\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+        return program
+
+    def test_a_package_comes_whole(self, download, program, tmp_path):
+        archive = download("debian:sounds=4:1-2")
+        assert (tmp_path / "arguments").read_text().split() == ["--quiet", "download", "sounds=4:1-2"]
+        piece = Piece(package="debian:sounds=4:1-2", member="", size=6)
+        with (tmp_path / "whole").open("wb") as output:
+            read_member(archive, piece, output)
+        assert (tmp_path / "whole").read_bytes() == b"speech"
+
+    @pytest.mark.parametrize("size", [5, 7])
+    def test_a_package_of_another_size_is_refused(self, download, program, tmp_path, size):
+        archive = download("debian:sounds=4:1-2")
+        piece = Piece(package="debian:sounds=4:1-2", member="", size=size)
+        with (tmp_path / "whole").open("wb") as output, pytest.raises(DamagedError, match="announced"):
+            read_member(archive, piece, output)
+
+    def test_what_apt_get_says_is_the_reason(self, download, program):
+        program.write_text("#!/bin/sh\necho E: Version 4:1-2 for sounds was not found >&2\nexit 100\n")
+        with pytest.raises(FetchError, match="Version 4:1-2 for sounds was not found"):
+            download("debian:sounds=4:1-2")
+
+    def test_other_systems_have_no_apt_get(self, download, monkeypatch, tmp_path):
+        (tmp_path / "env").symlink_to("/usr/bin/env")
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(FetchError, match="apt-get"):
+            download("debian:sounds=4:1-2")
+
+
+@pytest.mark.parametrize("package", ["debian:sounds", "debian:sounds==1", "debian:--help=1", "debian:a b=1"])
+def test_other_names_of_debian_packages_are_refused(package):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"package": package, "member": "", "size": 1}, Piece)
 
 
 def test_a_client_that_does_not_end_is_ended(download, tmp_path, monkeypatch):
