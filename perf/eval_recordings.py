@@ -76,7 +76,10 @@ def moonshine_pipeline(weights: Path) -> tuple[Reader, SileroVad, SegmentPipelin
     """What the recogniser ``moonshine`` consists of."""
     reader = load_reader(weights, "moonshine", open_session)
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentPipelineLimits(), model="moonshine")
+    limits = SegmentPipelineLimits(
+        early_ms=0
+    )  # texts before an utterance has ended are the same, only sooner
+    pipeline = SegmentPipeline(reader, InlineReader(reader), vad, limits, model="moonshine")
     return reader, vad, pipeline
 
 

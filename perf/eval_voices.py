@@ -146,7 +146,7 @@ class Report:
     def line(self) -> str:
         """For the table."""
         return (
-            f"{100 * self.errors / self.words:6.2f} % | {text_of(np.mean(self.ratings, axis=0), 2)} | "
+            f"{100 * self.errors / self.words:6.2f} % | {text_of([*np.mean(self.ratings, axis=0)], 2)} | "
             f"{statistics.mean(self.lufs):6.1f} "
             f"({min(self.lufs):5.1f} to {max(self.lufs):5.1f}) | {self.peak / _FULL_SCALE:5.2f} | "
             f"{self.clicks:6d} | {text_of(p50_p95(self.first_ms))} | {self.took_s / self.seconds:9.3f} | "

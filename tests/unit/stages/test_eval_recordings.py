@@ -19,13 +19,15 @@ CLIPS = [
 ]
 CALL = 2 * RATE * 800 // 1000
 
+RIGHT = {1: "One, two three 4.", 2: "five six seven eight", 3: "nine ten"}
+WRONG = {**RIGHT, 3: "nine hens", 1: "one two three"}
+
 
 @pytest.fixture
 def evaluate(monkeypatch, capsys):
     """Runs the program with a recogniser that knows recordings by their lengths."""
 
-    def run(*arguments, texts=None, limit=0.1):
-        texts = texts or {clip: clip.text for clip in (1, 2, 3)}
+    def run(*arguments, texts=RIGHT, limit=0.1):
         calls = []
 
         def call(audio):
@@ -40,10 +42,6 @@ def evaluate(monkeypatch, capsys):
         return status, capsys.readouterr(), calls
 
     return run
-
-
-RIGHT = {1: "One, two three 4.", 2: "five six seven eight", 3: "nine ten"}
-WRONG = {**RIGHT, 3: "nine hens", 1: "one two three"}
 
 
 def test_errors_are_counted_by_source_with_an_interval(evaluate):
@@ -125,3 +123,10 @@ def test_dnsmos_rates_every_nine_seconds_of_speech(monkeypatch):
     session.asked.clear()
     assert len(dnsmos.rate(ramp[:RATE])) == 3  # shorter ones are repeated
     assert {length for length, _ in session.asked} == {144_160}
+
+
+def test_the_table_of_voices_has_the_mean_ratings():
+    report = eval_voices.Report(words=100, errors=1, seconds=2.0, took_s=1.0, first_ms=[5.0], lufs=[-19.0])
+    report.ratings = [np.array([4.0, 3.0, 3.5]), np.array([3.0, 4.0, 3.5])]
+    assert report.line().startswith("  1.00 % | 3.50 / 3.50 / 3.50 |")
+    assert report.line().endswith("good")
