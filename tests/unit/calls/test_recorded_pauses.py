@@ -140,9 +140,7 @@ def test_score_of_the_call_and_the_time_of_its_words_are_kept(call):
 
 def test_turn_goes_on_over_a_pause_that_was_committed_too_early(call):
     call.says(1_000, 2_000, "a table for")
-    call.event(
-        2_310, "turn_decision", utterance=1, decision="commit", probability=0.9, text_probability=0.25
-    )
+    call.event(2_310, "turn_decision", utterance=1, decision="commit", probability=0.9, text_probability=0.25)
     call.says(2_900, 3_200, "four")
     assert [one.text_probability for one in call.pauses] == [0.25, None]
     found = read_pauses(call.write(), "en")
