@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from eval_recordings import open_moonshine
+from eval_recordings import open_moonshine, to_pcm
+from harness.people import load_people
 from harness.program import run_program
-from harness.recordings import PEOPLE, RATE, Recording, RecordingError, load_recordings
+from harness.recordings import RATE, Recording, RecordingError
 from harness.report import Table
 from rich.console import Console
 
@@ -58,13 +59,14 @@ class Silence:
     """None: the recording ends with it."""
 
 
-def load_turns() -> list[Recording]:
-    """Recordings of one turn of one speaker each.
+def load_turns(count: int | None) -> list[Recording]:
+    """Recordings of one turn of one speaker each, ``count`` of each source; None: all.
 
     Raises:
         RecordingError: they are not there.
     """
-    return load_recordings(PEOPLE)
+    clips = (one for one in load_people(count) if " " in one.text)  # some are single letters
+    return [Recording(one.name, one.text, to_pcm(one)) for one in clips]
 
 
 def find_silences(vad: silero.SileroVad, audio: Pcm) -> list[Silence]:
@@ -132,13 +134,14 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of turn, as of a session"
     )
+    parser.add_argument("--count", type=int, metavar="N", help="recordings of each source")
     parser.add_argument("--weights", type=Path, help="folder of another end-of-turn network than Smart Turn")
     args = parser.parse_args()
     return run_program("turns-people", lambda console: _measure(args, console), RecordingError)
 
 
 def _measure(args: argparse.Namespace, console: Console) -> int:
-    settings, turns = read_settings(args.set), load_turns()
+    settings, turns = read_settings(args.set), load_turns(args.count)
     vad = silero.SileroVad(open_session(silero.bundled_folder() / silero.FILE))
     network = SmartTurn(open_session(network_file(args.weights or bundled_folder())))
     transcribe = open_moonshine(ROOT / "models" / "moonshine-tiny-en").whole

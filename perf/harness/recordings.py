@@ -16,8 +16,6 @@ from parley_client.errors import AudioFileError
 RATE = 16_000
 SYNTHETIC = ROOT / "tests" / "data" / "asr_eval" / "manifest.json"
 """Synthetic voices, which the tiny models understand."""
-PEOPLE = Path(__file__).parents[1] / "recordings.json"
-"""Two people who read literature."""
 _FETCHED = ROOT / "models" / "test-recordings"
 
 
