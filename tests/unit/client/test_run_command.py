@@ -35,7 +35,7 @@ class Machine:
     def __init__(self, folder, monkeypatch):
         self.folder, self.source = folder, folder / "tea.py"
         self.source.write_text(TEA)
-        self.started, self.asked, self.listening = [], [], set()
+        self.started, self.asked, self.pages, self.listening = [], [], [], set()
         self.during = lambda: os.kill(os.getpid(), signal.SIGTERM)
         """What happens once the agent is served."""
         self.refusal = None
@@ -65,6 +65,7 @@ class Machine:
 
     @asynccontextmanager
     async def serve_page(self, server, calls):
+        self.pages.append((server, calls))
         yield f"http://page-of-{server}"
 
     async def wait_until_served(self, server, name, _tools, **_options):
@@ -118,7 +119,14 @@ def test_command_uses_the_folder_that_the_launcher_of_a_running_server_has_noted
     machine.note(8001, agents=str(folder))
     assert machine.run() == 0
     assert (machine.started, machine.asked) == ([], [("127.0.0.1:8001", folder)])
-    assert "http://127.0.0.1:8080/?agent=tea while" in capsys.readouterr().out
+    assert "http://page-of-127.0.0.1:8001/?agent=tea" in capsys.readouterr().out
+    assert machine.pages == [("127.0.0.1:8001", None)], "its calls may be recorded elsewhere"
+
+
+def test_server_that_is_spoken_to_by_tls_gets_no_page(machine, capsys):
+    assert machine.run("--server", "127.0.0.1:9001", "--agents", str(machine.folder / "mine"), "--tls") == 0
+    assert machine.pages == []
+    assert "http://" not in capsys.readouterr().out
 
 
 def test_folder_of_the_command_wins(machine):

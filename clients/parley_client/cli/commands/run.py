@@ -22,7 +22,7 @@ from parley.agents.reader import AgentFileError, read_agent
 from parley.tls import TlsOptions
 from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration, remove_left, to_toml
-from parley_client.cli import CHECKOUT, PARLEY
+from parley_client.cli import CHECKOUT
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
 from parley_client.cli.commands.calls import own_calls
@@ -191,8 +191,8 @@ async def _serve(program: AgentProgram, loaded: LoadedAgent, place: ServingPlace
     with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
         async with AsyncExitStack() as stack:
             agent = await stack.enter_async_context(serving_agent(program, loaded, place, console))
-            serving = serve_page(place.server, own_calls())
-            page = await stack.enter_async_context(serving) if place.profile else None
+            serving = serve_page(place.server, own_calls() if place.profile else None)
+            page = None if place.tls else await stack.enter_async_context(serving)
             console.print(_invitation(loaded, place.server, page))
             await agent.follow()
     return 0
@@ -214,9 +214,7 @@ def _invitation(loaded: LoadedAgent, server: str, page: str | None) -> str:
         f"The agent [bold]{name}[/] is served, with {functions}; Ctrl-C ends it. Talk to it:",
         f"  {command_for('talk', server)} --agent {name}{typed}",
     ]
-    if page is None:
-        lines.append(f"  http://127.0.0.1:8080/?agent={name} while `{PARLEY} gateway` runs")
-    else:
+    if page is not None:
         lines.append(f"  {page}/?agent={name}")
     return "\n".join(lines)
 
