@@ -8,17 +8,17 @@ import re
 import shlex
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from parley.agents.definition import AgentDefinition
+from parley.agents.reader import parse_agent
 from parley.calls.webhooks import read_secret, sign
 from parley.python import parley_command
 from parley_client.agent_program import AgentProgram
-from parley_client.cli.commands.run import check_definition
+from parley_client.cli.commands.run import check_agent
 from parley_client.cli.program import build_parser, main
 from parley_testing.scenario_file import load_scenarios
 
@@ -47,7 +47,7 @@ def _commands_of(page):
 
 def test_commands_of_the_guide_have_arguments_that_parley_takes(tmp_path, monkeypatch):
     commands = list(_commands_of(ROOT / "docs" / "your-agent.md"))
-    assert {"new", "run", "test", "talk", "say", "gateway", "voices"} <= {words[0] for words in commands}
+    assert {"new", "run", "test", "talk", "say", "voices"} <= {words[0] for words in commands}
     monkeypatch.chdir(tmp_path)
     assert main(commands[0]) == 0, "it writes the files of the other commands"
     for words in commands:
@@ -62,15 +62,15 @@ def test_agent_in_the_guide_is_one_that_can_be_served(tmp_path, monkeypatch):
     program, check = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "restaurant.py").write_text(program)
     loaded = AgentProgram(tmp_path / "restaurant.py").load()
-    check_definition(loaded.name, loaded.fields)
+    check_agent(loaded)
     (reserve_table,) = loaded.functions
     assert reserve_table(4, "half past seven") == {"confirmed": "today at 7:30 pm", "reservation_number": 1}
     scenario, recording, webhooks, definition = re.findall(
         r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL
     )
     for more in (recording, webhooks):
-        check_definition("restaurant", tomllib.loads(f'instructions = "x"\n{more}'))
-    check_definition("restaurant", tomllib.loads(definition))
+        parse_agent(tmp_path / "restaurant.toml", f'instructions = "x"\n{more}'.encode())
+    parse_agent(tmp_path / "restaurant.toml", definition.encode())
     check_signature(check)
     (tmp_path / "restaurant.tests.toml").write_text(scenario)
     (one,) = load_scenarios([tmp_path / "restaurant.tests.toml"], own_agent=True)

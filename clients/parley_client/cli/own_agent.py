@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -44,48 +44,41 @@ _POLL_S = 0.5
 _SETTLE_S = 0.2
 """An editor writes a file within this time."""
 
-CheckDefinition = Callable[[str, Mapping[str, Any], str], None]
-"""Raises ``ToolDefinitionError`` for fields that an agent of this name, in this profile, cannot have."""
-
 
 class OwnAgent:
-    """An agent of a Python file."""
+    """An agent of a Python file; ``check`` raises ``ToolDefinitionError`` for one that cannot be served."""
 
     def __init__(
         self,
         program: AgentProgram,
         tools: ToolServer,
         place: Registration,
-        check: CheckDefinition,
+        check: Callable[[LoadedAgent], object],
         console: Console,
-        *,
-        profile: str = "",
     ) -> None:
         self._program = program
         self._tools = tools
         self._place = place
-        self._check, self._profile = check, profile
+        self._check = check
         self._console = console
         self._revisions = count(1)
         self._began_s = time.perf_counter()
 
-    async def publish(self, loaded: LoadedAgent) -> None:
-        """Serve what the file defines from now on.
+    def publish(self, loaded: LoadedAgent) -> None:
+        """Serve what the file defines, which was checked, from now on.
 
         Raises:
-            ToolDefinitionError: the definition cannot be used; what was served before still is.
-            ClientError: it cannot be written.
+            ToolDefinitionError: the agent has another name; what was served before still is.
+            ClientError: the definition cannot be written.
         """
         if loaded.name != self._place.name:
             raise ToolDefinitionError(
                 f"{self._program.path}: the name of the agent stays {self._place.name!r} until the command "
                 "is started again"
             )
-        self._check(loaded.name, loaded.fields, "")  # the functions are added to what it has
         table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
         # Its number makes the address another one, so that the server reads the list of functions anew.
         fields = definition(loaded, table, f"{self._tools.url}?{next(self._revisions)}")
-        await run_in_thread(partial(self._check, loaded.name, fields, self._profile), "check-agent")
         self._place.write(fields)
         self._tools.replace(table)
         self._tools.listed.clear()
@@ -99,7 +92,8 @@ class OwnAgent:
             await asyncio.sleep(_SETTLE_S)
             try:
                 loaded = await run_in_thread(self._program.load, "load-agent")
-                await self.publish(loaded)
+                await run_in_thread(partial(self._check, loaded), "check-agent")
+                self.publish(loaded)
             except ParleyError as error:
                 self._line(f"[red]{escape(str(error))}[/]\nWhat was served before stays.")
                 continue

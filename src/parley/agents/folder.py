@@ -84,8 +84,6 @@ def _check_numbers(file: AgentFile, owners: dict[str, AgentFile]) -> AgentFile |
     """Refuse numbers of other agents; the numbers of an agent without such are its own from now on."""
     numbers = file.definition.telephone.numbers
     for number in numbers:
-        if numbers.count(number) > 1:
-            return file.error("telephone.numbers", f"{number} stands there twice")
         if number in owners:
             return file.error(
                 "telephone.numbers", f"{number} belongs to the agent {owners[number].name!r} already"

@@ -48,25 +48,31 @@ def read_agent(path: Path, known: AgentFile | None = None) -> AgentFile:
     Raises:
         AgentFileError: it cannot be read, is not TOML, or has an unknown field or a wrong value.
     """
-    if not _NAME.fullmatch(path.stem):
-        raise AgentFileError(path, 1, AGENT_NAME_RULE)
-    text = _read(path)
-    if known is not None and known.text == text:
-        return known
-    try:
-        return AgentFile(path, text, convert_toml(text, AgentDefinition))
-    except TomlError as error:
-        raise AgentFileError(path, error.line, str(error)) from error
-
-
-def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
-        if len(raw) > MAX_FILE:
-            raise AgentFileError(path, 1, f"the file has more than {MAX_FILE} bytes")
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise AgentFileError(path, 1 + raw[: error.start].count(b"\n"), "the text is not UTF-8") from error
     except OSError as error:
         raise AgentFileError(path, 1, f"the file cannot be read: {error.strerror}") from error
+    return parse_agent(path, raw, known)
+
+
+def parse_agent(path: Path, raw: bytes, known: AgentFile | None = None) -> AgentFile:
+    """As :func:`read_agent`, of a file with this content."""
+    if not _NAME.fullmatch(path.stem):
+        raise AgentFileError(path, 1, AGENT_NAME_RULE)
+    if len(raw) > MAX_FILE:
+        raise AgentFileError(path, 1, f"the file has more than {MAX_FILE} bytes")
+    try:
+        text = raw.decode()
+        if known is not None and known.text == text:
+            return known
+        file = AgentFile(path, text, convert_toml(text, AgentDefinition))
+    except UnicodeDecodeError as error:
+        raise AgentFileError(path, 1 + raw[: error.start].count(b"\n"), "the text is not UTF-8") from error
+    except TomlError as error:
+        raise AgentFileError(path, error.line, str(error)) from error
+    numbers = file.definition.telephone.numbers
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise file.error("telephone.numbers", f"{number} stands there twice")
+    return file

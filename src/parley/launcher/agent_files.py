@@ -27,14 +27,28 @@ _TIMEOUT_S = 1.0
 async def check_agent_files(
     folder: Path, repository: Path, profile: str, environment: Mapping[str, str]
 ) -> dict[str, AgentFile | AgentFileError]:
-    """The agents of a folder by name, or what is wrong with their files on a server of this profile.
+    """:func:`check_agents` for the agents of a folder.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = await asyncio.to_thread(read_folder, folder, {})
+    return await check_agents(found, repository, profile, environment)
+
+
+async def check_agents(
+    found: dict[str, AgentFile | AgentFileError],
+    repository: Path,
+    profile: str,
+    environment: Mapping[str, str],
+) -> dict[str, AgentFile | AgentFileError]:
+    """Agents by name, or what is wrong with them on a server of this profile.
 
     MCP servers and models are not asked, and weights need not be there. A voice that is made at run time is
     not looked for.
 
     Raises:
         ModelLoadingError: the profile has no agent, or its settings are wrong.
-        OSError: the folder cannot be read.
     """
     parameters = read_parameters(repository / AGENT, profile, environment)
     if parameters is None:
@@ -54,7 +68,6 @@ async def check_agent_files(
         llm_timeout_s=_TIMEOUT_S,
     )
     try:
-        found = await asyncio.to_thread(read_folder, folder, {})
         for name, file in found.items():
             if isinstance(file, AgentFile):
                 try:

@@ -11,7 +11,7 @@ from parley_client import ToolTable
 from parley_client.agent_program import AgentProgram
 from parley_client.cli import CHECKOUT
 from parley_client.cli.commands import new
-from parley_client.cli.commands.run import check_definition
+from parley_client.cli.commands.run import check_agent
 from parley_client.cli.program import main
 from parley_testing.scenario_file import load_scenarios
 
@@ -97,7 +97,7 @@ def test_new_without_the_examples_says_where_they_are(folder, capsys, monkeypatc
 @pytest.mark.parametrize("kind", KINDS)
 def test_example_is_a_definition_that_the_server_reads(load, kind):
     loaded = load(EXAMPLES / f"{kind}.py")
-    check_definition(loaded.name, loaded.fields)
+    check_agent(loaded)
     assert 2 <= len(ToolTable(loaded.functions).definitions) <= 3, "few: a small model answers"
 
 
@@ -112,7 +112,7 @@ def test_example_has_ten_scenarios_of_its_own_functions(load, kind):
 
 def test_blank_is_one_function_and_a_scenario_of_it(load):
     loaded = load(EXAMPLES / "blank.py")
-    check_definition(loaded.name, loaded.fields)
+    check_agent(loaded)
     assert set(loaded.fields) == {"instructions", "greeting"}
     (get_time,), (scenario,) = (
         loaded.functions,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from rich.console import Console
 
-from parley.agents.reader import read_agent
+from parley.agents.reader import MAX_FILE, read_agent
 from parley.errors import (
     ModelUnavailableError,
     TooManySessionsError,
@@ -18,10 +18,10 @@ from parley.errors import (
     UnsupportedVoiceError,
 )
 from parley.tools.toolbox import Toolbox
-from parley_client.agent_program import AgentProgram
+from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration
 from parley_client.cli import own_agent
-from parley_client.cli.commands.run import check_definition
+from parley_client.cli.commands.run import check_agent
 from parley_client.cli.own_agent import OwnAgent, wait_until_served
 from parley_client.cli.program import main
 from parley_client.errors import ClientError, ToolDefinitionError
@@ -72,8 +72,8 @@ class Served:
         console = Console(file=self.output, width=200)
         async with self.tools.serving():
             with Registration(self.agents, loaded.name) as place:
-                agent = OwnAgent(program, self.tools, place, check_definition, console)
-                await agent.publish(loaded)
+                agent = OwnAgent(program, self.tools, place, check_agent, console)
+                agent.publish(loaded)
                 following = asyncio.create_task(agent.follow())
                 yield self
                 following.cancel()
@@ -262,10 +262,22 @@ async def test_agent_that_is_never_served_is_an_error_with_the_reason(monkeypatc
         await wait_until_served("127.0.0.1:9", "tea", ToolServer())
 
 
-def test_definition_is_checked_by_the_servers_reader():
-    check_definition("tea", {"instructions": "Sell tea."})
-    with pytest.raises(ToolDefinitionError, match=r"^Agent\(\.\.\.\): .*instructions"):
-        check_definition("tea", {"greeting": "Hello."})
+def tea(**fields):
+    return LoadedAgent("tea", {"instructions": "Sell tea.", **fields}, [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"instructions": 3}, "instructions"),
+        ({"greeting": "Hello. " * MAX_FILE}, f"more than {MAX_FILE} bytes"),
+        ({"telephone": {"numbers": 2 * ["+493012345678"]}}, r"\+493012345678 stands there twice"),
+    ],
+)
+def test_definition_is_checked_by_the_servers_reader(wrong, why):
+    check_agent(tea())
+    with pytest.raises(ToolDefinitionError, match=rf"^Agent\(\.\.\.\): .*{why}"):
+        check_agent(tea(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -276,9 +288,9 @@ def test_definition_is_checked_by_the_servers_reader():
     ],
 )
 def test_what_a_server_of_the_profile_refuses_is_refused_before(wrong, why):
-    check_definition("tea", {"instructions": "Sell tea."}, "tiny")
+    check_agent(tea(), "tiny")
     with pytest.raises(ToolDefinitionError, match=rf"^Agent\(\.\.\.\): .*{why}"):
-        check_definition("tea", {"instructions": "Sell tea.", **wrong}, "tiny")
+        check_agent(tea(**wrong), "tiny")
 
 
 def test_command_names_what_is_wrong_with_the_file_before_it_starts_anything(tmp_path, capsys):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from parley.launcher import agent_files
 from parley_client.cli import own_agent
 from parley_client.cli.commands import run
 from parley_client.cli.program import main
@@ -127,6 +128,32 @@ def test_server_that_is_spoken_to_by_tls_gets_no_page(machine, capsys):
     assert machine.run("--server", "127.0.0.1:9001", "--agents", str(machine.folder / "mine"), "--tls") == 0
     assert machine.pages == []
     assert "http://" not in capsys.readouterr().out
+
+
+STEP = "steps=[{'name': 'prices', 'instructions': 'Name prices.', 'tools': ['get_price']}]"
+
+
+def test_agent_is_checked_once_with_its_functions_before_a_server_starts(machine, monkeypatch):
+    checked = []
+    check = agent_files.check_agents
+
+    async def check_agents(found, repository, profile, environment):
+        assert not machine.started
+        checked.extend(found.values())
+        return await check(found, repository, profile, environment)
+
+    monkeypatch.setattr(agent_files, "check_agents", check_agents)
+    machine.source.write_text(TEA.replace("'Sell tea.'", f"'Sell tea.', {STEP}"))
+    assert machine.run("--profile", "tiny") == 0
+    (file,) = checked
+    assert file.definition.tools.mcp[0].tools == ["get_price"]
+
+
+def test_step_with_a_function_that_is_not_there_is_refused_before_a_server_starts(machine, capsys):
+    machine.source.write_text(TEA.replace("'Sell tea.'", f"'Sell tea.', {STEP.replace('get_', 'find_')}"))
+    assert machine.run("--profile", "tiny") == 1
+    assert "Agent(...): steps[0].tools: no tool 'find_price'" in capsys.readouterr().err
+    assert machine.started == []
 
 
 def test_folder_of_the_command_wins(machine):

@@ -8,17 +8,17 @@ import importlib.util
 import os
 import socket
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 
-from parley.agents.reader import AgentFileError, read_agent
+from parley.agents.reader import AgentFile, AgentFileError, parse_agent
 from parley.tls import TlsOptions
 from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration, remove_left, to_toml
@@ -31,6 +31,7 @@ from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, no
 from parley_client.cli.own_server import add_profile, default_profile, own_server
 from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import ClientError, ToolDefinitionError, UsageError
+from parley_client.tools import ToolTable
 
 if TYPE_CHECKING:
     from parley_client.cli.own_agent import OwnAgent
@@ -77,15 +78,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ClientError: the file does not define an agent, or no server takes it.
     """
+    server = args.server or (DEFAULT_SERVER if _is_there(DEFAULT_SERVER) else "")
+    profile = "" if server else args.profile or default_profile()
     program, loaded = load_agent(args.file)
-    if args.server or _is_there(DEFAULT_SERVER):
-        server = args.server or DEFAULT_SERVER
+    check_agent(loaded, profile)
+    if server:
         if args.profile:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
         place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
-    profile = args.profile or default_profile()
-    check_definition(loaded.name, loaded.fields, profile)
     folder = own_folder("run", args.agents)
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": profile, "environment": environment}
@@ -99,19 +100,17 @@ AgentInPython: TypeAlias = tuple[AgentProgram, LoadedAgent]
 
 
 def load_agent(file: Path) -> AgentInPython:
-    """An agent whose definition the server can read.
+    """An agent that is to be served, or checked.
 
     Raises:
         UsageError: the packages that serve its functions are not installed.
-        ToolDefinitionError: the file does not define such an agent.
+        ToolDefinitionError: the file does not define an agent.
     """
     if importlib.util.find_spec("mcp") is None:
         raise UsageError(_NEEDS)
     sys.dont_write_bytecode = True  # bytecode of a file that was changed within the same second would be used
     program = AgentProgram(file)
-    loaded = program.load()
-    check_definition(loaded.name, loaded.fields)
-    return program, loaded
+    return program, program.load()
 
 
 def own_folder(server: str, named: Path | None = None) -> Path:
@@ -133,8 +132,8 @@ class ServingPlace:
     """Of the server, if this command has started it."""
 
 
-def check_definition(name: str, fields: Mapping[str, Any], profile: str = "") -> None:
-    """Refuse fields that the definition of an agent cannot have.
+def check_agent(loaded: LoadedAgent, profile: str = "") -> AgentFile:
+    """Refuse fields that the definition of an agent with these functions cannot have.
 
     ``profile``: refuse also what a server of it cannot do, such as voices; not within an event loop.
 
@@ -142,31 +141,34 @@ def check_definition(name: str, fields: Mapping[str, Any], profile: str = "") ->
         ToolDefinitionError: they are refused; the message names the field, and the nearest name.
         ParleyError: the settings of the profile are wrong.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"{name}.toml")
-        file.write_text(to_toml(fields), encoding="utf-8")
-        try:
-            if not profile:
-                read_agent(file)
-            else:
-                from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415 - of the server
+    from parley_client.cli.own_agent import definition  # noqa: PLC0415 - takes half a second
 
-                checking = check_agent_files(file.parent, _REPOSITORY, profile, os.environ)
-                if isinstance(found := asyncio.run(checking)[name], AgentFileError):
-                    raise found
-        except AgentFileError as error:
-            # Before the first colon and blank stand the name and the line of that file.
-            raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
+    name = loaded.name
+    path = Path(f"{name}.toml")
+    try:
+        parse_agent(path, to_toml(loaded.fields).encode())  # the functions are added to what it has
+        fields = definition(loaded, ToolTable(loaded.functions), "http://127.0.0.1/mcp")
+        file = parse_agent(path, to_toml(fields).encode())
+        if profile:
+            from parley.launcher.agent_files import check_agents  # noqa: PLC0415 - of the server
+
+            found = asyncio.run(check_agents({name: file}, _REPOSITORY, profile, os.environ))[name]
+            if isinstance(found, AgentFileError):
+                raise found
+    except AgentFileError as error:
+        # Before the first colon and blank stand the name and the line of that file.
+        raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
+    return file
 
 
 @asynccontextmanager
 async def serving_agent(
     program: AgentProgram, loaded: LoadedAgent, place: ServingPlace, console: Console
 ) -> AsyncIterator[OwnAgent]:
-    """Serve an agent as long as the block runs, which begins when calls may choose it.
+    """Serve an agent, which was checked, as long as the block runs, which begins when calls may choose it.
 
     Raises:
-        ClientError: its definition or its functions cannot be used, or the server does not take it.
+        ClientError: another program serves it, or the server does not take it.
     """
     from parley_client.cli.own_agent import OwnAgent, wait_until_served  # noqa: PLC0415 - takes half a second
     from parley_client.tool_server import ToolServer  # noqa: PLC0415 - an optional extra
@@ -174,8 +176,9 @@ async def serving_agent(
     tools = ToolServer()
     async with tools.serving():
         with Registration(place.folder, loaded.name) as entry:
-            agent = OwnAgent(program, tools, entry, check_definition, console, profile=place.profile)
-            await agent.publish(loaded)
+            check = partial(check_agent, profile=place.profile)
+            agent = OwnAgent(program, tools, entry, check, console)
+            agent.publish(loaded)
             called = tools if loaded.functions else None
             indexes = bool(loaded.fields.get("knowledge"))
             more = ", and indexes its knowledge" if indexes else ""

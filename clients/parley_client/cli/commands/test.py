@@ -22,6 +22,7 @@ from parley_client.cli.commands.run import (
     FOLDER_VARIABLE,
     AgentInPython,
     ServingPlace,
+    check_agent,
     folder_of,
     load_agent,
     own_folder,
@@ -167,6 +168,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     programs = {path: load_agent(path) for path in args.agents if path.suffix == ".py"}
     if programs and len(programs) < len(args.agents):
         raise UsageError("agents in Python and in TOML are tested one after the other")
+    for _, loaded in programs.values():
+        check_agent(loaded)
     names = {path: loaded.name for path, (_, loaded) in programs.items()}
     scenarios = [one for path in args.agents for one in _scenarios_of(path, args, names.get(path))]
     scenarios = _chosen(scenarios, args.scenario)
