@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import fake_agent
@@ -47,6 +48,22 @@ def test_wrong_file_fails_with_its_line(folder, capsys):
     assert "restaurant" in out
     assert check(capsys, "agents/restaurant.toml")[0] == 0
     assert check(capsys, "agents/clinic.toml")[:2] == (1, "")
+
+
+def test_python_file_is_checked_as_parley_run_checks_it(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = folder / "tea.py"
+    file.write_text("from parley_client import Agent\nagent = Agent(instructions='Sell tea.')\n")
+    status, out, err = check(capsys, str(file))
+    assert (status, err) == (0, "")
+    assert "tea" in out
+    assert "restaurant" not in out
+    file.write_text(file.read_text().replace("'Sell tea.'", "'Sell tea.', voice='bob'"))
+    status, _, err = check(capsys, str(file))
+    assert status == 1
+    assert "Agent(...): there is no voice 'bob'" in err
+    assert check(capsys, "tea.py")[0] == 1, "there is no such file"
 
 
 def test_number_of_another_file_of_the_folder_is_wrong_in_one_file_too(folder, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import uuid
@@ -17,6 +18,7 @@ from parley import protocol
 from parley_client.call import Call
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import add_server, read_tls_options
+from parley_client.cli.commands.run import check_agent, load_agent
 from parley_client.cli.output import plain_table
 from parley_client.cli.own_server import add_profile, default_profile
 from parley_client.errors import ClientError, UsageError
@@ -25,6 +27,7 @@ from parley_client.transport import TritonTransport
 
 EXAMPLES = """\
   parley agents check                      the files of the folder `agents`, without a server
+  parley agents check restaurant/restaurant.py
   parley agents check agents/restaurant.toml --profile gpu
   parley agents list                       the agents that sessions of a running server may name"""
 HELP = "check the files of agents, and list those of a server"
@@ -75,19 +78,24 @@ async def run(args: argparse.Namespace, console: Console) -> int:
 async def _check(args: argparse.Namespace, console: Console) -> int:
     if not _REPOSITORY.is_dir():
         raise ClientError("files are checked by the server's code: run this in a checkout of it")
-    from parley.agents.reader import AgentFileError  # noqa: PLC0415 - of the server
+    from parley.agents.reader import AgentFile, AgentFileError  # noqa: PLC0415 - of the server
     from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415
 
     is_file = args.path.is_file()
     folder = args.path.parent if is_file else args.path
     profile = args.profile or default_profile()
+    found: dict[str, AgentFile | AgentFileError]
     try:
-        found = await check_agent_files(folder.absolute(), _REPOSITORY, profile, os.environ)
+        if args.path.suffix == ".py":
+            _, loaded = load_agent(args.path)
+            found = {args.path.stem: await asyncio.to_thread(check_agent, loaded, profile)}
+        else:
+            found = await check_agent_files(folder.absolute(), _REPOSITORY, profile, os.environ)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}") from error
     if is_file:
         if args.path.stem not in found:
-            raise UsageError(f"{args.path} is no file of an agent: these are called NAME.toml")
+            raise UsageError(f"{args.path} is no file of an agent: these are called NAME.toml, or NAME.py")
         found = {args.path.stem: found[args.path.stem]}
     if not found:
         raise UsageError(f"{folder} has no file NAME.toml")
@@ -95,7 +103,7 @@ async def _check(args: argparse.Namespace, console: Console) -> int:
     for one in wrong:
         print(one, file=sys.stderr)
     right = [
-        file.definition.summary(name) for name, file in found.items() if not isinstance(file, AgentFileError)
+        file.definition.summary(file.name) for file in found.values() if not isinstance(file, AgentFileError)
     ]
     if right:
         _show(right, console)
