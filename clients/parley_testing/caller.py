@@ -19,6 +19,7 @@ from parley.errors import ModelUnavailableError, ParleyError
 from parley_client.audio.files import Pcm
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
+from parley_client.cli.advice import TOOL_TAKEN
 from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
@@ -45,6 +46,10 @@ _LONGEST_S = 40.0
 _DEADLINES = Deadlines(connect_s=30.0)
 _RETRY = Backoff(attempts=10, initial_s=2.0, factor=1.0, max_s=2.0)
 """While the agent of a call is being read."""
+_REPLACEABLE = (
+    "Scenarios replace tools of a server that was started with PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true in "
+    "its environment (setting `replaceable_tools` of voice_agent)"
+)
 _STAGGER_S = 0.7  # between the beginnings of calls that run at once
 
 
@@ -453,6 +458,7 @@ async def _call(
         finally:
             await call.aclose()
     except ParleyError as error:
-        return CallLog(job.scenario, failure=error.to_wire())
+        advice = f". {_REPLACEABLE}" if TOOL_TAKEN in str(error) else ""
+        return CallLog(job.scenario, failure=f"{error.to_wire()}{advice}")
     finally:
         await transport.close()

@@ -27,7 +27,7 @@ from parley_client.errors import (
     WrongPortError,
 )
 
-_TAKEN = "the server has a tool of this name"  # from parley.agent.validation
+TOOL_TAKEN = "the server has a tool of this name"  # from parley.agent.validation
 
 _STATES = {
     "": "",
@@ -70,7 +70,7 @@ def advice(error: BaseException, server: str | None, notes: Path = NOTES, *, com
     """
     if getattr(error, "code", "") == UnsupportedLanguageError.code:
         return _advise_on_language(server, command)
-    if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
+    if isinstance(error, InvalidMessageError) and TOOL_TAKEN in str(error):
         return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
     state = "" if server is None else noted_state(server, notes)
     if isinstance(error, CallLostError) and error.retryable:

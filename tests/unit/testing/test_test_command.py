@@ -353,3 +353,12 @@ def test_call_waits_for_an_instance_that_still_reads_the_agent(folder, monkeypat
         assert run(agent, folder(PARKING)) == 0
         agent.refusals = ["unknown_agent: no agent 'shop'"]
         assert run(agent, folder(PARKING)) == 1
+
+
+def test_server_that_keeps_its_tools_is_named_with_the_setting_that_replaces_them(folder, capsys):
+    with scripted(ANSWERS) as agent:
+        agent.refusals = ["invalid_message: tool 'get_price': the server has a tool of this name"]
+        assert run(agent, folder(PARKING)) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the server has a tool of this name. Scenarios replace tools of a server that was started" in said
+    assert "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true" in said
