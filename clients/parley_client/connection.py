@@ -61,6 +61,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         facts: ``strict``: the agent says no figure, name or code that is in none of its sources.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
+        test: The call is not recorded, and no webhook learns of it; not by a gateway.
         retry: How opening is repeated after a failure that may pass.
         tls: How the servers are spoken to by TLS; None: plain text.
         headers: Sent with the stream.
@@ -103,6 +104,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         collect: Sequence[protocol.CollectField] = (),
         facts: Literal["off", "strict"] = "off",
         greeting: str | None = None,
+        test: bool = False,
         retry: Backoff | None = None,
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
@@ -136,6 +138,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             collect=list(collect),
             facts=facts,
             greeting=greeting,
+            test=test,
         )
         check_start(self._start)
         self._retry = retry or Backoff()

@@ -447,7 +447,7 @@ async def _call(
 ) -> CallLog:
     table = make_table(job.scenario.tools)
     definitions = [script.definition for script in job.scenario.tools]
-    start = msgspec.structs.replace(job.scenario.start, tools=definitions)
+    start = msgspec.structs.replace(job.scenario.start, tools=definitions, test=True)
     if turn is not None and start.turn == protocol.TurnOptions():
         start = msgspec.structs.replace(start, turn=turn)
     transport = TritonTransport(server)

@@ -474,6 +474,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     the session shares it with no other. The gateway sets it for each key."""
     owner: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00]*$")] = ""
     """Whose call it is, kept with its recording. The gateway sets it for each key."""
+    test: bool = False
+    """Whether it is a call of a test: it is not recorded, and no webhook learns of it."""
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
     """W3C Trace Context of the caller, for the session's spans. Empty: the session is a trace of its
     own."""

@@ -178,6 +178,7 @@ async def wait_until_served(
                         agent=name,
                         output="text",
                         greeting="",
+                        test=True,
                         resume=False,
                         retry=NO_RETRY,
                         **options,

@@ -375,7 +375,7 @@ def _check_models(start: Start, config: AgentConfig) -> None:
 
 
 def _follow(session_id: str, choice: AgentChoice) -> FollowedCall | None:
-    if choice.agent is None or _is_canary(session_id):
+    if choice.agent is None or choice.start.test or _is_canary(session_id):
         return None
     definition, webhooks = choice.agent.file.definition, choice.agent.webhooks
     writer = choice.engines.calls if definition.record else None

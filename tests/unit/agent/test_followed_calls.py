@@ -119,6 +119,15 @@ async def test_check_of_the_server_is_no_call(recorded):
     assert hooks.posted == []
 
 
+async def test_call_of_a_test_hears_all_and_leaves_nothing(recorded):
+    hooks = Hooks()
+    call = await recorded.call(Start(agent="restaurant", test=True), webhooks=hooks)
+    await call.end(ResponseDone)
+    assert call.synthesizer.requests[0].text.startswith("This call is recorded.")
+    assert recorded.infos() == []
+    assert hooks.posted == []
+
+
 async def test_recorded_call_says_so_first_and_is_kept(recorded):
     call = await recorded.call(answers=[says("At eight.")])
     await call.wait_for(TurnMetrics)

@@ -380,6 +380,7 @@ async def test_all_options_reach_the_server():
         "silence": protocol.SilenceOptions(prompt_after_ms=0, prompts=["Hello?"], hang_up_after_ms=60_000),
         "sampling": protocol.SamplingOptions(temperature=0, top_p=1, max_tokens=1),
         "greeting": "",
+        "test": True,
     }
     agent = FakeAgent()
     async with dial(agent, **options):

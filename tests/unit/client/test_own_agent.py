@@ -218,7 +218,8 @@ class FakeServer:
         monkeypatch.setattr(own_agent, "SERVED_S", 0.3)
 
     @asynccontextmanager
-    async def connect(self, server, *, agent, **options):
+    async def connect(self, server, *, agent, test, **options):
+        assert test, "it is no caller's"
         self.asked.append((server, agent))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is not None:

@@ -60,7 +60,7 @@ def test_agent_in_python_is_served_while_its_scenarios_run(folder, tmp_path, mon
     monkeypatch.setenv("PARLEY_VOICE_AGENT_AGENTS", str(agents))
     with scripted(ANSWERS) as agent:
         assert run(agent, str(program)) == 0
-    assert {start.agent for start in agent.starts} == {"shop"}
+    assert {(start.agent, start.test) for start in agent.starts} == {("shop", True)}
     assert list(agents.iterdir()) == [], "it was there, and is no more"
 
 

@@ -41,6 +41,7 @@ async def test_a_new_session_waits(gateway):
         b"[]",
         b'{"nothing": 1}',
         b'{"input_sample_rate": 8000}',
+        b'{"test": true}',
         b'{"exaggeration": 3}',
         b'{"tools": [{}]}',
         b"\xff",

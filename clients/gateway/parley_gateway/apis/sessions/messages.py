@@ -20,8 +20,8 @@ from parley_gateway.bodies import read_json
 
 SUBPROTOCOL = "parley.v1"
 # Options of the gateway: it takes 16 kHz only, `/v1/agent` describes the agent, the state of a session that
-# goes on comes from another gateway, and the credentials say whose call it is.
-_FIXED = frozenset(("input_sample_rate", "describe", "resume", "owner"))
+# goes on comes from another gateway, the credentials say whose call it is, and none escapes its recording.
+_FIXED = frozenset(("input_sample_rate", "describe", "resume", "owner", "test"))
 G711_RATE = 8_000
 """Sample rate of µ-law and A-law in both directions (Hz)."""
 
