@@ -108,9 +108,11 @@ CallEvent: TypeAlias = ServerEvent | Reconnecting | Reconnected
 
 
 def format_sources(event: protocol.KnowledgeUsed) -> str:
-    """The passages that an answer has, for people."""
+    """What an answer has of the agent's documents, for people."""
     sources = [" > ".join(filter(None, (one.file, one.heading))) for one in event.sources]
-    return f"{'; '.join(sources) or 'nothing'}{' (the search was late)' if event.late else ''}"
+    found = f"reads {'; '.join(sources) or 'nothing of its documents'}"
+    earlier = ", found for earlier words" if sources else ""
+    return f"{found}{earlier}: the search was not over when the answer began" if event.late else found
 
 
 def read_event(reply: ServerReply) -> ServerEvent:

@@ -36,7 +36,7 @@ def check_call(log: CallLog) -> list[Check]:
     late = {one.turn for _, one in log.events if isinstance(one, protocol.KnowledgeUsed) and one.late}
     for act in log.acts:
         is_late = any(answer.turn in late for answer in reading.answers_to(act))
-        note = " (the search in its knowledge was late)" if is_late else ""
+        note = " (it began before the search in its documents was over)" if is_late else ""
         checks += [
             replace(check, problem=check.problem and check.problem + note)
             for check in _checks_of(reading, act)

@@ -129,7 +129,7 @@ def _outcome_text(
 ) -> str:
     match event:
         case protocol.KnowledgeUsed():
-            return f"reads {format_sources(event)}"
+            return format_sources(event)
         case protocol.StepChanged():
             return f"in step {event.step}"
         case protocol.DataCollected():

@@ -130,8 +130,8 @@ def format_remark(event: Remarkable) -> str:
             words = f" “{event.cue_words}”" if event.cue_words else ""
             return f"[dim]waits for more: {event.reason}{escape(words)}[/]"
         case protocol.KnowledgeUsed() | protocol.Paused():
-            reads = escape(format_sources(event)) if isinstance(event, protocol.KnowledgeUsed) else ""
-            return f"[dim]{f'reads {reads}' if reads else 'paused'}[/]"
+            what = format_sources(event) if isinstance(event, protocol.KnowledgeUsed) else "paused"
+            return f"[dim]{escape(what)}[/]"
         case protocol.Resumed() | protocol.SpeechIgnored():
             what = "goes on" if isinstance(event, protocol.Resumed) else "not answered"
             return f"[dim]{what} ({escape(_why_resumed(event))})[/]"

@@ -17,8 +17,29 @@ from parley_client.cli.commands import talk
 from parley_client.cli.commands.talk import TYPED_HELP
 from parley_client.cli.keyboard import piped_lines
 from parley_client.cli.program import build_parser
-from parley_client.cli.view import CallView, make_console
+from parley_client.cli.view import CallView, format_remark, make_console
 from parley_client.errors import UsageError
+
+MENU = protocol.KnowledgeSource(file="menu.md", heading="Wine", score=2.0)
+
+
+@pytest.mark.parametrize(
+    ("sources", "late", "line"),
+    [
+        ([MENU], False, "reads menu.md > Wine"),
+        ([], False, "reads nothing of its documents"),
+        (
+            [MENU],
+            True,
+            "reads menu.md > Wine, found for earlier words: the search was not over when the answer began",
+        ),
+        ([], True, "reads nothing of its documents: the search was not over when the answer began"),
+    ],
+)
+def test_line_of_passages_says_what_was_found_and_what_came_too_late(sources, late, line):
+    event = protocol.KnowledgeUsed(turn=1, response_id="r", sources=sources, late=late)
+    assert format_remark(event) == f"[dim]{line}[/]"
+
 
 ANSWER = np.full(4000, 9, np.int16)
 BLOCK = np.full(512, 7, np.int16).tobytes()

@@ -145,7 +145,7 @@ def test_late_knowledge_is_named_where_a_criterion_of_its_turn_is_not_met():
     tape.add(1.4, protocol.KnowledgeUsed(turn=1, response_id="r1", sources=[], late=True))
     name = "exchange 1 (is there parking): answer"
     assert problems(tape) == [
-        f"{name}: behind not in 'I do not know.' (the search in its knowledge was late)"
+        f"{name}: behind not in 'I do not know.' (it began before the search in its documents was over)"
     ]
     tape.log.acts[0].exchange = said("is there parking")
     assert problems(tape) == []
