@@ -153,6 +153,9 @@ RECORDINGS = _counter(
     tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
 )
 SPOOL = _gauge("calls_spool_bytes", "Bytes of recordings that wait for the object store or the list")
+REFUSED = _gauge(
+    "calls_refused", "Recorded calls that the object store or the list refuses; each is tried again every hour"
+)
 WEBHOOKS = _counter(
     "voice_agent_webhooks",
     "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "
@@ -163,7 +166,7 @@ WEBHOOKS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, SPOOL, WEBHOOKS),
+    *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, SPOOL, REFUSED, WEBHOOKS),
     *(ACTIVE, LIMIT, DRAINING, AGENTS, WRONG_AGENT_FILES, GPU_MEMORY, STORAGE),
     *(UNSCORED, LLM_FALLBACKS, TTS_FALLBACKS, SPECULATIONS),
 )
@@ -237,9 +240,10 @@ class AgentMetrics:
         """The recording of a call is over; empty: it is complete. May be called by any thread."""
         self._metrics.count(RECORDINGS, outcome=incomplete or "complete")
 
-    def set_spool(self, size: int) -> None:
-        """Set the bytes of recordings that wait for the object store or the list."""
+    def set_spool(self, size: int, refused: int) -> None:
+        """Set the bytes of recordings that wait for the object store or the list, and the refused calls."""
         self._metrics.set(SPOOL, size, model_instance=self._instance)
+        self._metrics.set(REFUSED, refused, model_instance=self._instance)
 
     def on_webhook(self, outcome: Delivery) -> None:
         """An event of a call was posted to a webhook, or not."""

@@ -24,6 +24,9 @@ CREATE INDEX IF NOT EXISTS parley_calls_by_owner ON parley_calls (owner, started
 CREATE INDEX IF NOT EXISTS parley_calls_by_start ON parley_calls (started, id);
 CREATE INDEX IF NOT EXISTS parley_calls_by_due ON parley_calls (delete_at);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
+_IS_KEPT = "length(info) > 0"
+"""An entry that was deleted stays, empty, until its call would be: else a server that has lost the answer to its
+INSERT, and repeats it, would bring it back."""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
 
@@ -118,11 +121,18 @@ class CallDatabase:
 
     def update(self, info: CallInfo) -> None:
         """Replace an entry; one that was deleted does not come back."""
-        self._ask("UPDATE parley_calls SET info = %s WHERE id = %s", msgspec.json.encode(info), info.id)
+        statement = f"UPDATE parley_calls SET info = %s WHERE id = %s AND {_IS_KEPT}"  # noqa: S608 - constants
+        self._ask(statement, msgspec.json.encode(info), info.id)
 
     def remove(self, entry: str) -> bool:
         """Remove an entry; returns whether it was there: another server may have removed it meanwhile."""
-        return bool(self._ask("DELETE FROM parley_calls WHERE id = %s RETURNING id", entry))
+        statement = f"""UPDATE parley_calls SET agent = '', owner = NULL, info = ''
+        WHERE id = %s AND {_IS_KEPT} RETURNING id"""  # noqa: S608 - constants
+        return bool(self._ask(statement, entry))
+
+    def forget(self, due: str) -> None:
+        """Delete what is left of entries that were removed and that were to be deleted at a time."""
+        self._ask(f"DELETE FROM parley_calls WHERE delete_at <= %s AND NOT {_IS_KEPT}", due)  # noqa: S608 - constants
 
     def find(self, entry: str, scope: CallScope = ALL_CALLS) -> CallInfo | None:
         """An entry; None: there is none."""
@@ -153,7 +163,7 @@ class CallDatabase:
             "delete_at <= %s": [due] if due else None,
         }
         given = {condition: values for condition, values in conditions.items() if values is not None}
-        query = f"""SELECT info FROM parley_calls WHERE {" AND ".join(["TRUE", *given])}
+        query = f"""SELECT info FROM parley_calls WHERE {" AND ".join([_IS_KEPT, *given])}
         ORDER BY {"delete_at" if due else "started DESC, id DESC"} LIMIT %s"""  # noqa: S608 - constants
         rows = self._ask(query, *(value for values in given.values() for value in values), limit)
         return [msgspec.json.decode(info, type=CallInfo) for (info,) in rows]

@@ -46,6 +46,8 @@ _JOINED_AT_ONCE = 500
 """Entries of the list in the folder that the servers' list takes over with one statement."""
 _LOST_S = 86_400.0
 """A call that has not ended, and of which nothing was written for so long: its server was killed."""
+_REFUSED_S = 3_600.0
+"""After which a call that was refused is tried again."""
 _log = logging.getLogger(__name__)
 
 
@@ -85,6 +87,8 @@ class CallFolder:
         self.entries = entries or CallDatabase(partial(ask_sqlite, path / _LIST))
         self.spool_bytes = 0
         """With a store: of the files that waited for it when :meth:`upload_finished` was called last."""
+        self.refused: dict[str, float] = {}
+        """Entries that the store or the list has refused, and when they are tried again (monotonic time)."""
 
     def seal(self, call: str, agent: str) -> str:
         """A text that only servers of this list can make: the call is recorded, and has announced it."""
@@ -196,7 +200,9 @@ class CallFolder:
 
     def delete_due(self, now: datetime) -> int:
         """Delete the calls whose time is over; returns how many they were."""
-        count = len(_do_each(self._remove, [info.id for info in self.entries.newest(due=to_iso(now))])[0])
+        due = [info.id for info in self.entries.newest(due=to_iso(now))]
+        count = len(_do_each(self._remove, due, {})[0])
+        self.entries.forget(to_iso(now))
         if count:
             _log.info("%d recorded calls were deleted: their time was over", count)
         return count
@@ -208,7 +214,8 @@ class CallFolder:
     def upload_finished(self) -> None:
         """Have the list know all calls, and move the files of those that have ended into the store.
 
-        What is left because it failed is done later. Other lists' calls are left to their servers.
+        What is left because it failed is done later; a call that is refused, or whose files are damaged, an
+        hour later. Other lists' calls are left to their servers.
 
         Raises:
             OSError: the list, the store, or the files of a call failed; other calls do not wait for those.
@@ -219,8 +226,11 @@ class CallFolder:
         if self._own_list is None:
             self.entries.read_key()
             self._join_own_list(self.path / _LIST)
-        listed, failure = _do_each(self._list_again, sorted(path.name for path in self.path.glob("*/")))
-        _, failed = _do_each(partial(self._move, self.store), listed)
+        names, now = sorted(path.name for path in self.path.glob("*/")), time.monotonic()
+        self.refused = {name: at for name, at in self.refused.items() if name in names and at > now}
+        waiting = [name for name in names if name not in self.refused]
+        listed, failure = _do_each(self._list_again, waiting, self.refused)
+        _, failed = _do_each(partial(self._move, self.store), listed, self.refused)
         self._measure()
         if failure := failed or failure:
             raise failure
@@ -319,11 +329,11 @@ class CallFolder:
 
 
 def _do_each(
-    work: Callable[[str], bool], entries: Iterable[str]
-) -> tuple[list[str], OSError | msgspec.MsgspecError | None]:
-    """The entries for which it returned True, and the last failure."""
+    work: Callable[[str], bool], entries: Iterable[str], refused: dict[str, float]
+) -> tuple[list[str], OSError | None]:
+    """The entries for which it returned True, and the last failure; adds those that are ``refused``."""
     done: list[str] = []
-    failure: OSError | msgspec.MsgspecError | None = None
+    failure: OSError | None = None
     in_a_row = 0
     for entry in entries:
         try:
@@ -332,8 +342,11 @@ def _do_each(
                 in_a_row = 0
         except (OSError, msgspec.MsgspecError) as error:
             _log.error("the recorded call %s cannot be listed, moved or deleted now: %s", entry, error)
+            if isinstance(error, msgspec.MsgspecError) or error.errno == errno.EINVAL:
+                refused[entry] = time.monotonic() + _REFUSED_S
+                continue
             failure = error
-            in_a_row += isinstance(error, OSError) and error.errno is None
+            in_a_row += error.errno is None
             if in_a_row > 1:  # of the store or the list, not of one call: each would wait for it
                 break
     return done, failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -22,10 +23,14 @@ _ADDRESS = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?"
 _TIMEOUT = timedelta(seconds=30)
 _CONNECT = timedelta(seconds=5)
 _RETRIES = 3
+_REFUSED = re.compile(r" status code: 4(?:00|13)\b")
+"""Of an error that is this call's: other files may be taken."""
 
 
 class CallStore:
     """Files of calls below ``s3://BUCKET/PREFIX``, a folder for each call. All methods wait for the network.
+
+    The ``OSError`` for a file that the store refuses has the number ``EINVAL``.
 
     Credentials, region, and the address of a store that is not Amazon's come from ``AWS_`` variables.
 
@@ -95,4 +100,5 @@ class CallStore:
         try:
             yield
         except self._failure as error:
-            raise OSError(f"{self._url}: {str(error).partition(chr(10))[0]}") from error
+            text = f"{self._url}: {str(error).partition(chr(10))[0]}"
+            raise (OSError(errno.EINVAL, text) if _REFUSED.search(text) else OSError(text)) from error

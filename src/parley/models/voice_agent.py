@@ -166,7 +166,7 @@ class AgentService:
         if parameters.text("oldest_triton", ""):
             self._host.refuse(ModelUnavailableError("the version of the server is not known yet"))
         recorder.collect_with(self._host.record_sessions)
-        recorder.collect_with(lambda: agent_metrics.set_spool(calls.spool_bytes))
+        recorder.collect_with(lambda: agent_metrics.set_spool(calls.spool_bytes, len(calls.refused)))
         recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
         recorder.collect_with(partial(_record_storage, recorder))
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Sequence
@@ -54,12 +55,14 @@ class SharedTables:
         self._conninfo = bounded_conninfo(setting, url)
         self._create = f"{LOCK_CREATION};{create}".encode()  # one transaction
         self._away_until = 0.0
+        self._is_completed = False
 
     def ask(self, statement: str, *values: str | int | bytes | None) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows.
 
         Raises:
-            OSError: the database has failed, or takes longer than 10 s.
+            OSError: the database has failed, or takes longer than 10 s; with the number ``EINVAL``: it refuses
+                the values.
         """
         if monotonic() < self._away_until:
             raise OSError(f"{self._setting}: the database has failed less than {AWAY_S:g} s ago")
@@ -78,12 +81,18 @@ class SharedTables:
         except psycopg.Error as error:
             if isinstance(error, psycopg.OperationalError):
                 self._away_until = monotonic() + AWAY_S
-            raise OSError(f"{self._setting}: {' '.join(str(error).split())}") from error
+            text = f"{self._setting}: {' '.join(str(error).split())}"
+            is_refused = isinstance(error, psycopg.DataError)
+            raise (OSError(errno.EINVAL, text) if is_refused else OSError(text)) from error
 
     def _run(self, db: psycopg.Connection, statement: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if not self._is_completed:  # tables from before may lack an index; once, as it may take too long
+            self._is_completed = True
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                db.execute(self._create)
         try:
             cursor = db.execute(statement, values)
-        except psycopg.errors.UndefinedTable:  # only now: not every user may create tables
+        except psycopg.errors.UndefinedTable:
             db.execute(self._create)
             cursor = db.execute(statement, values)
         return cursor.fetchall() if cursor.description else []

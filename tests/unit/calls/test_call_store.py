@@ -46,6 +46,10 @@ def ended(folder: CallFolder, **fields) -> str:
     return begun.id
 
 
+def folders_in(folder: CallFolder) -> list[str]:
+    return [path.name for path in folder.path.iterdir() if path.is_dir()]
+
+
 def keys(entry: str) -> list[str]:
     return [f"calls/{entry}/{name}" for name in ("call.json", "events.jsonl")]
 
@@ -157,7 +161,7 @@ def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monk
     assert [one.id for one in folder.entries.newest()] == [stuck]
 
 
-def test_call_that_the_store_refuses_holds_up_no_other(folder, server, monkeypatch):
+def test_call_that_the_store_does_not_take_holds_up_no_other(folder, server, monkeypatch):
     days = [NOW + timedelta(days=day) for day in range(5)]
     first, moved, second, third, last = (ended(folder, at=day) for day in days)
     folder.begin(info(days[2] + timedelta(hours=1)))  # a call that goes on does not count
@@ -165,14 +169,32 @@ def test_call_that_the_store_refuses_holds_up_no_other(folder, server, monkeypat
 
     def refuse(store: CallStore, files: Path) -> None:
         if files.name in (first, second, third):
-            raise OSError("the object is refused")
+            raise OSError("the store has failed")
         upload(store, files)
 
     monkeypatch.setattr(CallStore, "upload", refuse)
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OSError, match="has failed"):
         folder.upload_finished()
     assert sorted(server.objects) == keys(moved)
     assert (folder.path / last).exists()  # behind two in a row: it is the store
+
+
+def test_calls_that_the_store_refuses_are_set_aside_for_an_hour(folder, server, caplog):
+    refused = [ended(folder, at=NOW + timedelta(days=day)) for day in range(3)]
+    last = ended(folder, at=NOW + timedelta(days=3))
+    server.failures = [400, 400, 413]
+    folder.upload_finished()
+    assert sorted(server.objects) == keys(last)
+    assert sorted(folder.refused) == refused
+    for entry in refused:
+        assert f"the recorded call {entry} cannot be listed, moved or deleted now: [Errno 22]" in caplog.text
+    server.requests.clear()
+    folder.upload_finished()
+    assert server.requests == []
+    folder.refused = dict.fromkeys(refused, 0.0)  # the hour is over
+    folder.upload_finished()
+    assert folders_in(folder) == []
+    assert folder.refused == {}
 
 
 def test_calls_are_uploaded_before_others_are_deleted(folder, server, monkeypatch):

@@ -261,14 +261,58 @@ def test_call_whose_files_are_damaged_holds_up_no_other(server, bucket, damage):
     damaged = record(folder, folder.begin(info()))
     (folder.path / damaged / damage).write_bytes(b"{")
     whole = record(folder, folder.begin(info(NOW + timedelta(hours=1))))
+    folder.upload_finished()
     if damage == "call.json":
-        with pytest.raises(msgspec.DecodeError):
-            folder.upload_finished()
-        assert folders_in(folder) == [damaged]
+        assert folders_in(folder) == [*folder.refused] == [damaged]
     else:
-        folder.upload_finished()
         assert folder.entries.find(damaged) is not None
     assert f"calls/{whole}/call.json" in bucket.objects
+
+
+def test_calls_that_the_list_refuses_hold_up_no_other(server, bucket):
+    folder = server("one")
+    refused = [record(folder, folder.begin(info(owner="a\0b"))) for _ in range(2)]
+    whole = record(folder, folder.begin(info(NOW + timedelta(hours=1))))
+    folder.upload_finished()
+    assert [call.id for call in folder.entries.newest()] == [whole]
+    assert sorted(folders_in(folder)) == sorted(folder.refused) == sorted(refused)
+
+
+def test_call_that_was_deleted_before_its_listing_is_repeated_does_not_come_back(
+    server, bucket, database, monkeypatch
+):
+    folder = server("one")
+    begun = folder.begin(info())
+    run = folder.entries._run
+
+    def lose(statement, *values):
+        rows = run(statement, *values)
+        if statement.startswith("INSERT INTO parley_calls "):
+            raise OSError("the answer was lost")
+        return rows
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder.entries, "_run", lose)
+        with pytest.raises(OSError, match="lost"):
+            folder.upload_finished()
+    server("other").delete(begun.id)
+    record(folder, begun)
+    folder.upload_finished()
+    assert folder.entries.newest() == []
+    assert not bucket.objects
+    assert folders_in(folder) == []
+    count = "SELECT count(*) FROM parley_calls"
+    assert database.rows(f"{count} WHERE agent = '' AND owner IS NULL AND info = ''") == [(1,)]
+    assert folder.delete_due(NOW + timedelta(days=40_000)) == 0
+    assert database.rows(count) == [(0,)]
+
+
+def test_list_from_before_gets_the_indexes_that_it_lacks(server, database):
+    server("one").entries.newest()
+    database.execute("DROP INDEX parley_calls_by_due")
+    server("other").entries.newest()
+    found = "SELECT indexname FROM pg_indexes WHERE indexname = 'parley_calls_by_due'"
+    assert len(database.rows(found)) == 1
 
 
 def test_call_that_cannot_begin_leaves_no_folder(server, monkeypatch):
@@ -355,7 +399,7 @@ def test_user_who_may_not_create_tables_reads_and_deletes(server, database):
     folder.upload_finished()
     database.execute("DROP ROLE IF EXISTS reader")
     database.execute("CREATE ROLE reader LOGIN")
-    database.execute("GRANT SELECT, DELETE ON parley_calls, parley_call_keys TO reader")
+    database.execute("GRANT SELECT, UPDATE ON parley_calls, parley_call_keys TO reader")
     reader = server("gateway", database.url.replace("parley@", "reader@"))
     assert reader.entries.newest() == [begun]
     reader.delete(begun.id)
