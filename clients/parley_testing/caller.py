@@ -46,10 +46,7 @@ _LONGEST_S = 40.0
 _DEADLINES = Deadlines(connect_s=30.0)
 _RETRY = Backoff(attempts=10, initial_s=2.0, factor=1.0, max_s=2.0)
 """While the agent of a call is being read."""
-_REPLACEABLE = (
-    "Scenarios replace tools of a server that was started with PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true in "
-    "its environment (setting `replaceable_tools` of voice_agent)"
-)
+_REPLACEABLE = "Start it with PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true, so that scenarios replace its tools"
 _STAGGER_S = 0.7  # between the beginnings of calls that run at once
 
 

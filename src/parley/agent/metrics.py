@@ -153,9 +153,7 @@ RECORDINGS = _counter(
     tuple((outcome,) for outcome in ("complete", "limit", "disk", "late")),
 )
 SPOOL = _gauge("calls_spool_bytes", "Bytes of recordings that wait for the object store or the list")
-REFUSED = _gauge(
-    "calls_refused", "Recorded calls that the object store or the list refuses; each is tried again every hour"
-)
+REFUSED = _gauge("calls_refused", "Recorded calls that the object store or the list refuses")
 WEBHOOKS = _counter(
     "voice_agent_webhooks",
     "Events of calls for webhooks: delivered, refused (by a status that no retry changes), failed (five "

@@ -72,7 +72,6 @@ def parse_agent(path: Path, raw: bytes, known: AgentFile | None = None) -> Agent
     except TomlError as error:
         raise AgentFileError(path, error.line, str(error)) from error
     numbers = file.definition.telephone.numbers
-    for number in numbers:
-        if numbers.count(number) > 1:
-            raise file.error("telephone.numbers", f"{number} stands there twice")
+    if twice := [one for one in numbers if numbers.count(one) > 1]:
+        raise file.error("telephone.numbers", f"{twice[0]} stands there twice")
     return file

@@ -25,8 +25,8 @@ CREATE INDEX IF NOT EXISTS parley_calls_by_start ON parley_calls (started, id);
 CREATE INDEX IF NOT EXISTS parley_calls_by_due ON parley_calls (delete_at);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
 _IS_KEPT = "length(info) > 0"
-"""An entry that was deleted stays, empty, until its call would be: else a server that has lost the answer to its
-INSERT, and repeats it, would bring it back."""
+"""What is deleted stays, empty, until it is due: else a server that has lost the answer to its INSERT, and
+repeats it, would bring it back."""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
 

@@ -24,13 +24,11 @@ _TIMEOUT = timedelta(seconds=30)
 _CONNECT = timedelta(seconds=5)
 _RETRIES = 3
 _REFUSED = re.compile(r" status code: 4(?:00|13)\b")
-"""Of an error that is this call's: other files may be taken."""
+"""Of an error that is of these files (``EINVAL``): others may be taken."""
 
 
 class CallStore:
     """Files of calls below ``s3://BUCKET/PREFIX``, a folder for each call. All methods wait for the network.
-
-    The ``OSError`` for a file that the store refuses has the number ``EINVAL``.
 
     Credentials, region, and the address of a store that is not Amazon's come from ``AWS_`` variables.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import msgspec
 from parley.agent.config import AgentConfig
 from parley.agent.defined_agents import AgentOpener
 from parley.agent.metrics import UNMEASURED
-from parley.agents.folder import read_folder
 from parley.agents.reader import AgentFile, AgentFileError
 from parley.canaries.asking import AGENT
 from parley.errors import ModelLoadingError, ModelUnavailableError
@@ -24,25 +22,13 @@ from parley.tools.toolbox import Toolbox
 _TIMEOUT_S = 1.0
 
 
-async def check_agent_files(
-    folder: Path, repository: Path, profile: str, environment: Mapping[str, str]
-) -> dict[str, AgentFile | AgentFileError]:
-    """:func:`check_agents` for the agents of a folder.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    found = await asyncio.to_thread(read_folder, folder, {})
-    return await check_agents(found, repository, profile, environment)
-
-
 async def check_agents(
     found: dict[str, AgentFile | AgentFileError],
     repository: Path,
     profile: str,
     environment: Mapping[str, str],
 ) -> dict[str, AgentFile | AgentFileError]:
-    """Agents by name, or what is wrong with them on a server of this profile.
+    """``found``, with what is wrong with agents on a server of this profile in their places.
 
     MCP servers and models are not asked, and weights need not be there. A voice that is made at run time is
     not looked for.

@@ -125,11 +125,13 @@ def find_wrong_agents(options: ServerOptions, environment: Mapping[str, str]) ->
     folder = find_agents_folder(options, environment)
     if not folder or (options.load_models and AGENT not in options.load_models):
         return []
-    from parley.agents.reader import AgentFileError  # noqa: PLC0415 - only where there is an agent
-    from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415
+    from parley.agents.folder import read_folder  # noqa: PLC0415 - only where there is an agent
+    from parley.agents.reader import AgentFileError  # noqa: PLC0415
+    from parley.launcher.agent_files import check_agents  # noqa: PLC0415
 
     try:
-        checks = check_agent_files(Path(folder), options.model_repository, options.profile, environment)
+        files = read_folder(Path(folder), {})
+        checks = check_agents(files, options.model_repository, options.profile, environment)
         with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop
             found = pool.submit(asyncio.run, checks).result()
     except (ModelLoadingError, OSError) as error:

@@ -61,8 +61,7 @@ class SharedTables:
         """Run a statement, and return its rows.
 
         Raises:
-            OSError: the database has failed, or takes longer than 10 s; with the number ``EINVAL``: it refuses
-                the values.
+            OSError: the database has failed, or takes longer than 10 s; ``EINVAL``: it refuses the values.
         """
         if monotonic() < self._away_until:
             raise OSError(f"{self._setting}: the database has failed less than {AWAY_S:g} s ago")
@@ -82,8 +81,9 @@ class SharedTables:
             if isinstance(error, psycopg.OperationalError):
                 self._away_until = monotonic() + AWAY_S
             text = f"{self._setting}: {' '.join(str(error).split())}"
-            is_refused = isinstance(error, psycopg.DataError)
-            raise (OSError(errno.EINVAL, text) if is_refused else OSError(text)) from error
+            raise (
+                OSError(errno.EINVAL, text) if isinstance(error, psycopg.DataError) else OSError(text)
+            ) from error
 
     def _run(self, db: psycopg.Connection, statement: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         if not self._is_completed:  # tables from before may lack an index; once, as it may take too long

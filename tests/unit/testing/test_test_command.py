@@ -360,5 +360,6 @@ def test_server_that_keeps_its_tools_is_named_with_the_setting_that_replaces_the
         agent.refusals = ["invalid_message: tool 'get_price': the server has a tool of this name"]
         assert run(agent, folder(PARKING)) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "the server has a tool of this name. Scenarios replace tools of a server that was started" in said
-    assert "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true" in said
+    assert (
+        "the server has a tool of this name. Start it with PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS=true" in said
+    )

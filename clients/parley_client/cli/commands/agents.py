@@ -78,8 +78,9 @@ async def run(args: argparse.Namespace, console: Console) -> int:
 async def _check(args: argparse.Namespace, console: Console) -> int:
     if not _REPOSITORY.is_dir():
         raise ClientError("files are checked by the server's code: run this in a checkout of it")
+    from parley.agents.folder import read_folder  # noqa: PLC0415
     from parley.agents.reader import AgentFile, AgentFileError  # noqa: PLC0415 - of the server
-    from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415
+    from parley.launcher.agent_files import check_agents  # noqa: PLC0415
 
     is_file = args.path.is_file()
     folder = args.path.parent if is_file else args.path
@@ -90,7 +91,8 @@ async def _check(args: argparse.Namespace, console: Console) -> int:
             _, loaded = load_agent(args.path)
             found = {args.path.stem: await asyncio.to_thread(check_agent, loaded, profile)}
         else:
-            found = await check_agent_files(folder.absolute(), _REPOSITORY, profile, os.environ)
+            read = await asyncio.to_thread(read_folder, folder.absolute(), {})
+            found = await check_agents(read, _REPOSITORY, profile, os.environ)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}") from error
     if is_file:

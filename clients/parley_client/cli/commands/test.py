@@ -62,7 +62,6 @@ chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have the
 exit status: 0 every scenario passed as often as --pass-rate asks, 1 one did not, 2 wrong usage or scenario"""
 _PARALLEL = 4
 _TESTS = ".tests.toml"
-_REPLACEABLE = "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -260,7 +259,8 @@ def _test(
     judge = _chat_client(args, "judge", judged_by) if has_judge else None
     profile = args.profile or default_profile()
     changes = {"background": args.noise, "telephone": args.telephone, "loss": args.loss / 100}
-    environment = {**UNLIMITED, FOLDER_VARIABLE: str(min(folders)), _REPLACEABLE: "true"}
+    replaceable = {"PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS": "true"}
+    environment = {**UNLIMITED, **replaceable, FOLDER_VARIABLE: str(min(folders))}
     if args.server is None:
         for running in (note.endpoint("grpc") for _, note in running_servers(NOTES)):
             print_warning(
