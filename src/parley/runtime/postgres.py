@@ -81,9 +81,8 @@ class SharedTables:
             if isinstance(error, psycopg.OperationalError):
                 self._away_until = monotonic() + AWAY_S
             text = f"{self._setting}: {' '.join(str(error).split())}"
-            raise (
-                OSError(errno.EINVAL, text) if isinstance(error, psycopg.DataError) else OSError(text)
-            ) from error
+            is_of_values = isinstance(error, psycopg.DataError)
+            raise (OSError(errno.EINVAL, text) if is_of_values else OSError(text)) from error
 
     def _run(self, db: psycopg.Connection, statement: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         if not self._is_completed:  # tables from before may lack an index; once, as it may take too long
