@@ -28,6 +28,7 @@ _PROGRAMS = {
     "turn-words": "turn_words",
     "triton-check": "triton_check.cli",
     "turns-people": "turns_people",
+    "word-times": "word_times",
 }
 
 

@@ -107,12 +107,14 @@ def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speec
     assert len(wrong) <= 1
     assert abs(len(texts_of(events)) - len(SAID.split())) <= 1
     transcripts = [event for event in events if isinstance(event, TranscriptEvent)]
-    assert not any(event.words for event in transcripts)
+    assert all(" ".join(word.text for word in event.words) == event.text for event in transcripts)
+    finals = [word for event in transcripts if event.is_final for word in event.words]
+    assert all(word.start_ms < word.end_ms <= len(call) // 16 for word in finals)
     assert sum(not event.is_final for event in transcripts) > 10
     assert all(event.confidence >= 0.45 for event in transcripts if event.text)
 
 
-def test_a_recording_has_segments_with_times(reader, vad, speech):
+def test_a_recording_has_words_with_times(reader, vad, speech):
     recording = SegmentRecording(speech, TranscribeRequest(), reader, SegmentRecordingLimits())
     rounds = SegmentRounds(reader, vad)
     while not recording.done:
@@ -120,11 +122,11 @@ def test_a_recording_has_segments_with_times(reader, vad, speech):
         assert recording.error is None
     reply = recording.reply()
     assert len(set(plain(reply.text)) - set(SAID.split())) <= 1
-    assert reply.words == []
-    assert " ".join(segment.text for segment in reply.segments) == reply.text
-    ends = [(segment.start_ms, segment.end_ms) for segment in reply.segments]
+    assert " ".join(word.text for word in reply.words) == reply.text
+    ends = [(word.start_ms, word.end_ms) for word in reply.words]
     assert ends == sorted(ends)
     assert ends[-1][1] <= reply.duration_ms == len(speech) // 16
+    assert reply.segments == []
 
 
 def test_silence_and_noise_are_no_text(reader):

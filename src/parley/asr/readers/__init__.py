@@ -24,8 +24,8 @@ from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.onnx import OnnxSettings
 
 FILE = "recognizer.json"
-OpenNetwork: TypeAlias = Callable[[Path], Any]
-"""Makes a session of an ONNX file."""
+OpenNetwork: TypeAlias = Callable[..., Any]
+"""Makes a session of an ONNX file; of ``part`` in its place, see :func:`parley.runtime.onnx.open_session`."""
 
 
 @dataclass(frozen=True)

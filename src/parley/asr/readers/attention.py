@@ -1,8 +1,10 @@
-"""Recognition by attention decoders: a stretch of audio in, its text out, without times of words.
+"""Recognition by attention decoders: a stretch of audio in, its text out.
 
 One stretch at a time is read, and its text is judged: of silence and noise, networks make texts too::
 
     audio ──► encoder ──► decoder, with a cache of keys and values ──► tokens ──► TextLimits ──► text
+
+The words have times if the decoder's cross-attention is among its outputs (``cross_attentions.LAYER``).
 """
 
 from __future__ import annotations
@@ -14,23 +16,28 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace as replace_field
 from numpy.typing import NDArray
 
+from parley.asr.decoding.alignment import Timing
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
-from parley.asr.decoding.words import WORD_MARK
+from parley.asr.decoding.words import WORD_MARK, text_of
 from parley.asr.reader import Reader, ReadOptions, RecognizedText, Stretch
 from parley.asr.segmenter.segmentation import FULL_SCALE, PER_MS
 from parley.errors import InferenceError, ModelLoadingError
 from parley.languages import DETECT
+from parley.protocol import Word
 from parley.runtime.onnx import Stop, StoppedError
 
 Past: TypeAlias = dict[str, NDArray[np.float32]]
 """What the decoder remembers: keys and values of its layers by the name of the input."""
 _PAST, _PRESENT, _OWN = "past_key_values", "present", ".decoder."
 _LOGITS = "logits"
+ATTENTION = "cross_attentions"
+"""Before the layer: the name of an output with its cross-attention, f32 ``[1, heads, tokens, T]``."""
 _PER_S = 16_000
 _REPEATS = {1: 8, 2: 5}
 """How often the last n tokens stand in a row in a text that is a loop, by n."""
@@ -89,6 +96,17 @@ class EncodedAudio:
     """Further inputs of the decoder, the same in all of its steps."""
 
 
+class Step(NamedTuple):
+    """What the decoder made of one step."""
+
+    logits: NDArray[np.float32]
+    """Scores of the token after each that was fed, f32 ``[tokens, V]``."""
+    past: Past
+    """Keys and values for the next step."""
+    attention: NDArray[np.float32]
+    """Where in the audio the next token was looked for: f32 ``[heads, T]``; no heads: it is not known."""
+
+
 class AttentionNetwork(ABC):
     """Encoder and decoder of a model, the latter as Optimum exports it (``decoder_model_merged``).
 
@@ -96,13 +114,16 @@ class AttentionNetwork(ABC):
     would depend on the audio beside it, and padding would make it worse.
     """
 
-    def __init__(self, encoder: Any, decoder: Any, *, tokens: int) -> None:
+    def __init__(
+        self, encoder: Any, decoder: Any, *, tokens: int, heads: Sequence[tuple[int, int]] = ()
+    ) -> None:
         """Use two sessions.
 
         Args:
             encoder: session of the encoder, whose first output is its states.
             decoder: session of the merged decoder.
             tokens: size of the vocabulary.
+            heads: layers and heads whose cross-attention follows the words; outputs have it.
 
         Raises:
             ModelLoadingError: it is no such decoder, or has another vocabulary.
@@ -115,14 +136,15 @@ class AttentionNetwork(ABC):
             for tensor in decoder.get_inputs()
             if tensor.name.startswith(_PAST)
         }
-        # Attention weights, which some exports have too, are not fetched.
+        self._heads = [(f"{ATTENTION}.{layer}", head) for layer, head in heads]
+        used = dict(self._heads)
         shapes = {
             tensor.name: tensor.shape
             for tensor in decoder.get_outputs()
-            if tensor.name == _LOGITS or tensor.name.startswith(_PRESENT)
+            if tensor.name.startswith((_LOGITS, _PRESENT)) or tensor.name in used
         }
         self._outputs = list(shapes)
-        after = {name.replace(_PRESENT, _PAST) for name in shapes if name != _LOGITS}
+        after = {name.replace(_PRESENT, _PAST) for name in shapes if name.startswith(_PRESENT)}
         if not self._nothing or set(self._nothing) != after:
             raise ModelLoadingError("the decoder has other keys and values going in than coming out")
         if _LOGITS not in shapes or shapes[_LOGITS][-1] != tokens:
@@ -145,18 +167,13 @@ class AttentionNetwork(ABC):
             raise InferenceError("the encoder's output is not finite")
         return np.asarray(states, np.float32)
 
-    def step(
-        self, encoded: EncodedAudio, tokens: Sequence[int], past: Past | None
-    ) -> tuple[NDArray[np.float32], Past]:
+    def step(self, encoded: EncodedAudio, tokens: Sequence[int], past: Past | None) -> Step:
         """Decode one step.
 
         Args:
             encoded: audio, encoded.
             tokens: those that follow what ``past`` has seen; several in the first step only.
             past: keys and values of the step before; None: this is the first.
-
-        Returns:
-            Scores of the token after each, f32 ``[tokens, V]``, and keys and values for the next step.
 
         Raises:
             InferenceError: the decoder failed.
@@ -173,9 +190,16 @@ class AttentionNetwork(ABC):
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
             raise InferenceError(f"the decoder failed: {error}") from error
         logits = outputs.pop(_LOGITS)[0]
-        new = {name.replace(_PRESENT, _PAST): values for name, values in outputs.items()}
+        heads = [outputs[name][0, head, -1] for name, head in self._heads]
+        attention = np.stack(heads) if heads else np.zeros((0, 1), np.float32)
+        new = {
+            name.replace(_PRESENT, _PAST): values
+            for name, values in outputs.items()
+            if name.startswith(_PRESENT)
+        }
         # Only the first step computes what comes from the audio; later ones return nothing in its place.
-        return logits, new if past is None else past | {name: new[name] for name in new if _OWN in name}
+        past = new if past is None else past | {name: new[name] for name in new if _OWN in name}
+        return Step(logits, past, attention)
 
 
 @dataclass(frozen=True)
@@ -215,6 +239,11 @@ class GeneratedTokens:
     """Whether the text came to its end by itself."""
     prompt_logits: NDArray[np.float32]
     """Scores after each token of the prompt, f32 ``[prompt, V]``."""
+    logprobs: list[float]
+    """Of each token."""
+    attention: NDArray[np.float32]
+    """Where in the audio each token, and the one after them, was looked for: f32 ``[ids or one more, heads,
+    T]``; see :attr:`Step.attention`."""
 
 
 @dataclass
@@ -255,10 +284,12 @@ def decode(
     fed: Sequence[int] = prompt
     past: Past | None = None
     prompt_logits: NDArray[np.float32] | None = None
+    attention: list[NDArray[np.float32]] = []
     for _ in range(limit):
         if stop.requested:
             raise StoppedError
-        logits, past = network.step(encoded, fed, past)
+        logits, past, where = network.step(encoded, fed, past)
+        attention.append(where)
         prompt_logits = logits if prompt_logits is None else prompt_logits
         token = _choose(logits[-1], rules, written, phrases)
         if token == rules.end:
@@ -277,6 +308,8 @@ def decode(
         float(np.mean(written.logprobs)),
         written.ended,
         prompt_logits,
+        written.logprobs[: len(written.ids)],
+        np.stack(attention[: len(written.ids) + 1]),
     )
 
 
@@ -381,6 +414,8 @@ class ReadText:
     """What the networks made of a stretch, before it is judged."""
 
     text: str
+    words: Sequence[Word]
+    """With times from the beginning of the audio; none: they are not known."""
     language: str
     tokens: GeneratedTokens
     silence: float
@@ -433,6 +468,8 @@ class AttentionModel:
     longest: int
     """Samples that the encoder takes at most."""
     limits: TextLimits
+    timing: Timing | None = None
+    """None: the words have no times."""
 
     def read(self, audio: NDArray[np.float32], options: ReadOptions, stop: Stop) -> ReadText:
         """Read audio: f32 ``[n]`` within ±1, 16 kHz, :attr:`shortest` to :attr:`longest`.
@@ -446,8 +483,7 @@ class AttentionModel:
         encoded_at = time.perf_counter()
         language = options.language
         if language == DETECT:
-            logits, _ = self.network.step(encoded, [self.prompt.start], None)
-            language = self.prompt.language(logits[-1])
+            language = self.prompt.language(self.network.step(encoded, [self.prompt.start], None).logits[-1])
         tokens = decode(
             self.network,
             encoded,
@@ -457,14 +493,25 @@ class AttentionModel:
             limit=self.rules.limit(len(audio)),
             stop=stop,
         )
+        text = _TWO_STOPS.sub(".", self.vocabulary.text(tokens.ids))
         return ReadText(
-            _TWO_STOPS.sub(".", self.vocabulary.text(tokens.ids)),
+            text,
+            self._words(text, tokens, audio),
             language,
             tokens,
             self.prompt.silence(tokens.prompt_logits),
             round(1000 * (encoded_at - began), 3),
             round(1000 * (time.perf_counter() - encoded_at), 3),
         )
+
+    def _words(self, text: str, tokens: GeneratedTokens, audio: NDArray[np.float32]) -> Sequence[Word]:
+        if self.timing is None:
+            return ()
+        pieces = [self.vocabulary.pieces[token] for token in tokens.ids]
+        words = self.timing.words(pieces, tokens.logprobs, tokens.attention, audio)
+        words = [replace_field(word, text=_TWO_STOPS.sub(".", word.text)) for word in words]
+        # A vocabulary may have pieces that are no words of their own.
+        return words if text_of(words) == text else ()
 
 
 class AttentionReader(Reader):
@@ -487,16 +534,25 @@ class AttentionReader(Reader):
         read = self.model.read(samples, stretch.options, stop)
         if not np.isfinite(read.tokens.confidence):
             raise InferenceError("the decoder's scores are not finite")
-        problem = self._limits.problem(read)
+        problem, shifted_ms = self._limits.problem(read), 0
         encoder_ms, decoder_ms = read.encoder_ms, read.decoder_ms
         if not read.tokens.ended and len(samples) + _SHIFT <= self.model.longest:
             again = self.model.read(np.pad(samples, (_SHIFT, 0)), stretch.options, stop)
             encoder_ms, decoder_ms = encoder_ms + again.encoder_ms, decoder_ms + again.decoder_ms
             wanted = problem or again.tokens.ended
             if wanted and again.tokens.confidence >= _SURE and not self._limits.problem(again):
-                read, problem = again, ""
+                read, problem, shifted_ms = again, "", _SHIFT // PER_MS
         if problem:
             _log.debug("%d ms have no text: %s", len(stretch.audio) // PER_MS, problem)
             return [RecognizedText("", 0.0, encoder_ms, decoder_ms)]
         confidence = round(read.tokens.confidence, 4)
-        return [RecognizedText(read.text, confidence, encoder_ms, decoder_ms, read.language)]
+        length_ms = len(stretch.audio) // PER_MS
+        words = tuple(
+            replace_field(
+                word,
+                start_ms=stretch.start_ms + min(max(word.start_ms - shifted_ms, 0), length_ms),
+                end_ms=stretch.start_ms + min(max(word.end_ms - shifted_ms, 0), length_ms),
+            )
+            for word in read.words
+        )
+        return [RecognizedText(read.text, confidence, encoder_ms, decoder_ms, read.language, words)]

@@ -77,6 +77,8 @@ class MadeClause:
     """``[n]``, with silence at both ends."""
     begins: Sequence[int]
     """Sample at which each word begins."""
+    ends: Sequence[int]
+    """Sample at which each word ends, without the marks that follow it."""
 
 
 class KokoroNetwork:
@@ -134,7 +136,7 @@ class KokoroNetwork:
             StoppedError: the request was stopped.
             InferenceError: the network failed.
         """
-        symbols, firsts = _symbols(words)
+        symbols, spans = _symbols(words)
         styles = self._styles[voice]
         feeds = {
             "input_ids": np.array([[PAD, *symbols, PAD]], np.int64),
@@ -146,26 +148,29 @@ class KokoroNetwork:
             raise InferenceError("the network made durations that are not numbers")
         ends = np.cumsum(durations.reshape(-1).astype(np.int64)) * _FRAME
         # Symbol n comes after the pad, so it begins where entry n ends.
-        return MadeClause(waveform.reshape(-1), [int(ends[first]) for first in firsts])
+        begins, over = ([int(ends[place]) for place in places] for places in zip(*spans, strict=True))
+        return MadeClause(waveform.reshape(-1), begins, over)
 
 
-def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:
-    """The network's input for a clause, and the place of each word's first sound.
+def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[tuple[int, int]]]:
+    """The network's input for a clause, and the half-open span of each word's sounds in it.
 
     Raises:
         InferenceError: it is too long for one run.
     """
     symbols: list[int] = []
-    firsts: list[int] = []
+    spans: list[tuple[int, int]] = []
     for word in words:
         if symbols:
             symbols.append(IDS[" "])
         symbols += [IDS[mark] for mark in word.before if mark in IDS]
-        firsts.append(len(symbols))
-        symbols += [IDS[symbol] for symbol in word.phonemes + word.after if symbol in IDS]
+        first = len(symbols)
+        symbols += [IDS[symbol] for symbol in word.phonemes if symbol in IDS]
+        spans.append((first, len(symbols)))
+        symbols += [IDS[mark] for mark in word.after if mark in IDS]
     if len(symbols) > LONGEST:
         raise InferenceError(f"a clause of {len(symbols)} symbols; at most {LONGEST} can be spoken at once")
-    return symbols, firsts
+    return symbols, spans
 
 
 def load_network(folder: Path, front_ends: Mapping[str, FrontEnd], *, threads: int) -> KokoroNetwork:

@@ -10,6 +10,7 @@ from parley.asr.readers.attention import (
     AttentionReader,
     EncodedAudio,
     Prompt,
+    Step,
     TextLimits,
     Vocabulary,
 )
@@ -20,6 +21,7 @@ from parley.errors import InferenceError, OverloadedError
 MS = 16
 WORDS = 2_000
 NOTHING = ReadOptions()
+NOWHERE = np.zeros((0, 1), np.float32)
 VOCABULARY = Vocabulary(
     (b"<unk>", b"<s>", b"</s>", *(f"▁t{n}".encode() for n in range(WORDS))), frozenset(range(3))
 )
@@ -48,7 +50,7 @@ class LengthNetwork:
         scores = np.zeros(len(VOCABULARY.pieces), np.float32)
         chosen = END if past else 3 + int(samples) // (10 * MS)
         scores[chosen] = 20.0 if sure else 1.0
-        return np.tile(scores, (len(tokens), 1)), {"said": np.ones(1, np.float32)}
+        return Step(np.tile(scores, (len(tokens), 1)), {"said": np.ones(1, np.float32)}, NOWHERE)
 
 
 class ScriptedNetwork:
@@ -69,9 +71,8 @@ class ScriptedNetwork:
         said = self.script[at] if at < len(self.script) else {END: 9.0}
         for choice, score in (said if isinstance(said, dict) else {said: 9.0}).items():
             scores[choice] = score
-        return np.tile(scores, (len(tokens), 1)), {
-            str(number): np.zeros(0, np.float32) for number in range(at + 1)
-        }
+        past = {str(number): np.zeros(0, np.float32) for number in range(at + 1)}
+        return Step(np.tile(scores, (len(tokens), 1)), past, NOWHERE)
 
 
 class HeldReader:

@@ -144,8 +144,8 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
     network = MoonshineNetwork(encoder, session, tokens=5)
     encoded = network.encode(SECOND, Stop())
     assert encoder.fed[0]["input_values"].shape == encoder.fed[0]["attention_mask"].shape == (1, 16_000)
-    first, past = network.step(encoded, [1], None)
-    second, past = network.step(encoded, [4], past)
+    first, past, _ = network.step(encoded, [1], None)
+    second, past, _ = network.step(encoded, [4], past)
     network.step(encoded, [3], past)
     assert first.tolist() == [[0, 1, 2, 3, 4]]
     assert second.tolist() == [[1, 2, 3, 4, 5]]
@@ -181,13 +181,14 @@ def test_networks_that_do_not_go_together_are_refused(parts):
 def test_files_of_the_folder_are_loaded(tmp_path):
     (tmp_path / TOKENIZER).write_bytes(tokenizer(b"<unk>", b"<s>", b"</s>", "▁Hi".encode(), b"."))
     scores = [np.eye(5, dtype=np.float32)[None, None, at] * 20 for at in (3, 4, END)]
+    (tmp_path / "recognizer.json").write_text('{"family": "moonshine", "decoder": "decoder.onnx"}')
     sessions = {
         FILES["encoder"]: Session([], STATES, [[np.ones((1, 2, 3), np.float32)]]),
-        FILES["decoder"]: decoder(*([score, keys(1, 0), keys(1, 0)] for score in scores)),
+        "decoder.onnx": decoder(*([score, keys(1, 0), keys(1, 0)] for score in scores)),
     }
     for name in sessions:
         (tmp_path / name).touch()
-    reader = load_reader(tmp_path, "moonshine", lambda path: sessions[path.name])
+    reader = load_reader(tmp_path, "moonshine", lambda path, part=b"": sessions[path.name])
     assert reader.read(np.ones(16_000, np.int16), NOTHING).text == "Hi."
 
 

@@ -126,9 +126,12 @@ def test_silence_token_gives_no_text(write):
     assert load(write(), spoken).read(SECOND, ReadOptions("es")).text == "hola que"
 
 
+NO_SCORES = np.zeros((1, 1), np.float32)
+
+
 def read_text(text, *, logprob=-0.1, silence=0.0, ended=True):
-    tokens = GeneratedTokens([1], 0.9, logprob, ended, np.zeros((1, 1), np.float32))
-    return ReadText(text, "es", tokens, silence, 0.0, 0.0)
+    tokens = GeneratedTokens([1], 0.9, logprob, ended, NO_SCORES, [logprob], NO_SCORES)
+    return ReadText(text, (), "es", tokens, silence, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -105,5 +105,5 @@ def contents(tokenizer=None, *, multilingual=True):
 def load(folder, decoder, encoder=None, *, family="whisper"):
     sessions = {"encoder": encoder or Encoder(), "decoder": decoder}
     return load_reader(
-        folder, family, lambda path: sessions["decoder" if "decoder" in path.name else "encoder"]
+        folder, family, lambda path, part=b"": sessions["decoder" if "decoder" in path.name else "encoder"]
     )
