@@ -211,6 +211,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Whether the server's log says what was said. Otherwise nothing of it is kept after a session."""
     silence: UserIdleSettings = msgspec.field(default_factory=UserIdleSettings)
     """What happens while the user says nothing, in sessions that do not say it themselves."""
+    boost_names: bool = True
+    """Whether Moonshine and Whisper favour names of instructions, tools and their results beside ``phrases``,
+    in English sessions."""
     written_forms: bool = True
     """Whether spoken digits, addresses and spelled words are written as such before the language model reads
     them."""

@@ -21,7 +21,8 @@ from parley.agent.decisions import Decisions
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
-from parley.agent.facts.checking import SessionFacts
+from parley.agent.expected_names import names_in, names_of
+from parley.agent.facts.checking import SessionFacts, lines_of
 from parley.agent.generation import read_turn, warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
@@ -305,6 +306,16 @@ class Conversation:
         messages = [*self._history.messages(), ChatMessage(role="user", content=text)]
         limits = self._config.deadlines
         return await read_turn(self._engines.chat, name, messages, self._history.tools, limits)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names that the user may say."""
+        language = primary_language(speech_language(self._start, self._engines.synthesizer))
+        if not self._config.boost_names or language != "en":
+            return ()
+        results = [one.content for one in reversed(self._history.conversation) if one.role == "tool"]
+        newest = names_in((), (line for result in results for line in lines_of(result)))
+        return (*newest, *names_of(self._start, *self._prompt_prefix(self._start)))
 
     def change(self, start: protocol.Start) -> bool:
         """Apply validated options; turns under way are not changed.
@@ -683,12 +694,14 @@ class Conversation:
         """The agent's turn was stopped; ``heard``: what was played of it."""
         self.collector.on_interrupted(heard)
         self._enter_step()
+        self._listen()  # tools may have returned names
         self._enter("listening")
 
     def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself or failed."""
         self.collector.on_turn_ended()
         self._enter_step()
+        self._listen()  # tools may have returned names
         self.interruptions.on_turn_ended()
 
     def on_agent_silent(self) -> None:

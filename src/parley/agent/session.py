@@ -27,6 +27,7 @@ from parley.agent.session_updates import SessionUpdates
 from parley.agent.speech import UnreadAudio, check_voices
 from parley.agent.summarization import summarize
 from parley.agent.validation import describe, speech_language
+from parley.asr.decoding.boosting import fit_phrases
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.calls.following import FollowedCall
@@ -354,7 +355,8 @@ class AgentSession:
         return AsrOptions(
             vad=vad,
             language=start.language,
-            phrases=self._conversation.collector.add_phrases(start.phrases),
+            phrases=fit_phrases(start.phrases, self._conversation.collector.phrases),
+            names=[*self._conversation.names],
             phrase_weight=start.phrase_weight,
             nbest=max(start.alternatives, self._conversation.collector.alternatives),
             join_ms=_TURN_CONTEXT_MS,

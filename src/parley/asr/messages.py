@@ -44,6 +44,8 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.boosting`)."""
     phrase_weight: float = 1.0
     """Strength of that, from 0 (none) to 10."""
+    names: list[str] = []
+    """Further phrases, as far as there is room for them; models other than attention decoders ignore them."""
     nbest: Nbest = 0
     join_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOIN_MS)] = 0
     """Longest speech that is read together for a final text: the utterance with those before it, back to

@@ -121,6 +121,8 @@ class Reader(ABC):
     run_limits = RunLimits()
     """Which stretches it reads together."""
 
+    favours_names = False
+    """Whether phrases are cheap enough to be favoured unasked."""
     languages: tuple[str, ...]
     """Of the model; :data:`parley.languages.DETECT` among them if it tells them apart by itself."""
     longest_ms: int

@@ -15,7 +15,6 @@ from parley.agent.collecting.dialogue import Dialogue, Outcome
 from parley.agent.collecting.reading import UserAnswer
 from parley.agent.memory import ToolRound
 from parley.agent.outcomes import Outcomes
-from parley.asr.decoding.boosting import MAX_CHARACTERS, MAX_PHRASES
 from parley.checkpoint import CollectState
 from parley.errors import InvalidMessageError
 from parley.languages import primary_language
@@ -137,17 +136,10 @@ class Collector(InstantTools):
         """Hypotheses that the recogniser is to give."""
         return _ALTERNATIVES if self.active else 0
 
-    def add_phrases(self, others: Sequence[str]) -> list[str]:
-        """Add what the recogniser is to favour for the field, as far as it takes more beside ``others``."""
-        phrases = list(others)
-        left = MAX_CHARACTERS - sum(map(len, phrases))
-        for phrase in self._dialogue.phrases:
-            left -= len(phrase)
-            if left < 0 or len(phrases) >= MAX_PHRASES:
-                break
-            if phrase.strip():
-                phrases.append(phrase)
-        return phrases
+    @property
+    def phrases(self) -> Sequence[str]:
+        """What the recogniser is to favour for the field."""
+        return self._dialogue.phrases
 
     @property
     def dictating(self) -> bool:

@@ -126,6 +126,11 @@ class KnownFacts:
         return any(key in self._known or any(key in keys for keys in self._fixed) for key in one.needs)
 
 
+def lines_of(text: str) -> Iterator[str]:
+    """The texts and numbers of a source that may be JSON."""
+    return _leaves(read_value(text), set())
+
+
 def _leaves(value: Any, counts: set[str]) -> Iterator[str]:
     """The texts and numbers of a JSON value, each a line; ``counts`` gets how long its short lists are."""
     if isinstance(value, dict):

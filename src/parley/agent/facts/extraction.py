@@ -50,7 +50,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"[^\W_]+")
 _NO_NAMES = COMMON_CAPITALS.union(MONEY)
-_ENDINGS = tuple("ly ing ness ment able ible ful less ies ers ed ion ions ity".split())
+COMMON_ENDINGS = tuple("ly ing ness ment able ible ful less ies ers ed ion ions ity".split())
 _MOST_AT_ONCE = 1_000
 """Characters of a source that are read at once."""
 
@@ -154,7 +154,7 @@ def _other(tokens: Sequence[Token], at: int, *, starts: bool) -> tuple[Sequence[
 def _is_name_first(tokens: Sequence[Token], at: int, word: str) -> bool:
     """Whether the first word of a sentence is a name, although every first word has a capital."""
     following = tokens[at + 1] if at + 1 < len(tokens) and tokens[at + 1].close else None
-    if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or word.endswith(_ENDINGS):
+    if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or word.endswith(COMMON_ENDINGS):
         return False
     is_proper = following.raw[0].isupper() and not following.raw.isupper()
     is_proper = is_proper and following.word not in COMMON_CAPITALS

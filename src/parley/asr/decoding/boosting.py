@@ -15,7 +15,7 @@ The rows of one call may have different phrases, or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -211,6 +211,19 @@ MAX_CHARACTERS = 4_000
 MAX_WEIGHT = 10.0
 
 _WORD_MARK = "▁"
+
+
+def fit_phrases(phrases: Sequence[str], more: Iterable[str]) -> list[str]:
+    """Phrases, and as many of others as are taken beside them."""
+    fitting = list(phrases)
+    left = MAX_CHARACTERS - sum(map(len, fitting))
+    for phrase in more:
+        left -= len(phrase)
+        if left < 0 or len(fitting) >= MAX_PHRASES:
+            break
+        if phrase.strip() and phrase not in fitting:
+            fitting.append(phrase)
+    return fitting
 
 
 def compile_phrases(

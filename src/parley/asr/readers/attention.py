@@ -517,6 +517,8 @@ class AttentionModel:
 class AttentionReader(Reader):
     """Reads with a model of attention decoders; ``least_confidence`` None: the model's own."""
 
+    favours_names = True
+
     def __init__(self, model: AttentionModel, *, least_confidence: float | None = None) -> None:
         self.model = model
         self.languages = tuple(model.prompt.languages)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.decoding.boosting import fit_phrases
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
 from parley.asr.reader import (
     Reader,
@@ -99,7 +100,10 @@ class SegmentPipeline:
         """
         check_options(options)
         track = self._limits.segmenter(options.vad)
-        reading = self._reader.options(options.language, options.phrases, options.phrase_weight)
+        phrases = options.phrases
+        if self._reader.favours_names:
+            phrases = fit_phrases(phrases, options.names)
+        reading = self._reader.options(options.language, phrases, options.phrase_weight)
         return SegmentStream(track, options, reading, longest_ms=self._limits.window.longest_ms)
 
     def release(self, stream: SegmentStream) -> None:

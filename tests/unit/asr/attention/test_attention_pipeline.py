@@ -7,6 +7,7 @@ import pytest
 from asr_fakes import LoudnessModels, sound
 from attention_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
 
+from parley.asr.decoding.boosting import MAX_PHRASES
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
@@ -335,6 +336,16 @@ def test_a_reader_that_hangs_fails_all(text_reader):
     text_reader.failure = ModelUnavailableError("it hangs")
     with pytest.raises(ModelUnavailableError):
         call.send(NOTHING)
+
+
+def test_names_are_favoured_beside_phrases_as_far_as_there_is_room():
+    def favoured(**options):
+        return len(Call(new_pipeline(), **options).stream.reading.boosting.bonus)
+
+    assert favoured(names=["t5"]) == favoured(phrases=["t5"]) > 0
+    assert favoured(names=["t5"], phrases=["t6"]) == favoured(phrases=["t6", "t5"])
+    assert favoured(names=["t5"], phrases=["t6"] * MAX_PHRASES) == favoured(phrases=["t6"])
+    assert favoured(names=["t5"], phrase_weight=0.0) == 0
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,11 @@ def test_a_recording_has_words_or_segments():
 def test_a_recording_of_nothing_has_neither(silence):
     reply = recorded(sound((silence + 40, False)))
     assert (reply.text, reply.words, reply.segments) == ("", [], [])
+
+
+def test_readers_that_favour_no_names_ignore_them():
+    reader = LoudReader()
+    pipeline = SegmentPipeline(
+        reader, InlineReader(reader), LoudnessModels(), SegmentPipelineLimits(), model="sherpa_onnx"
+    )
+    assert not len(pipeline.new_stream(AsrOptions(names=["w96"])).reading.boosting.bonus)
