@@ -96,7 +96,7 @@ class EncodedAudio:
     """Further inputs of the decoder, the same in all of its steps."""
 
 
-class Step(NamedTuple):
+class DecoderStep(NamedTuple):
     """What the decoder made of one step."""
 
     logits: NDArray[np.float32]
@@ -167,7 +167,7 @@ class AttentionNetwork(ABC):
             raise InferenceError("the encoder's output is not finite")
         return np.asarray(states, np.float32)
 
-    def step(self, encoded: EncodedAudio, tokens: Sequence[int], past: Past | None) -> Step:
+    def step(self, encoded: EncodedAudio, tokens: Sequence[int], past: Past | None) -> DecoderStep:
         """Decode one step.
 
         Args:
@@ -199,7 +199,7 @@ class AttentionNetwork(ABC):
         }
         # Only the first step computes what comes from the audio; later ones return nothing in its place.
         past = new if past is None else past | {name: new[name] for name in new if _OWN in name}
-        return Step(logits, past, attention)
+        return DecoderStep(logits, past, attention)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class GeneratedTokens:
     """Of each token."""
     attention: NDArray[np.float32]
     """Where in the audio each token, and the one after them, was looked for: f32 ``[ids or one more, heads,
-    T]``; see :attr:`Step.attention`."""
+    T]``; see :attr:`DecoderStep.attention`."""
 
 
 @dataclass

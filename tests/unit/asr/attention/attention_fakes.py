@@ -10,7 +10,7 @@ from parley.asr.readers.attention import (
     AttentionReader,
     EncodedAudio,
     Prompt,
-    Step,
+    DecoderStep,
     TextLimits,
     Vocabulary,
 )
@@ -50,7 +50,7 @@ class LengthNetwork:
         scores = np.zeros(len(VOCABULARY.pieces), np.float32)
         chosen = END if past else 3 + int(samples) // (10 * MS)
         scores[chosen] = 20.0 if sure else 1.0
-        return Step(np.tile(scores, (len(tokens), 1)), {"said": np.ones(1, np.float32)}, NOWHERE)
+        return DecoderStep(np.tile(scores, (len(tokens), 1)), {"said": np.ones(1, np.float32)}, NOWHERE)
 
 
 class ScriptedNetwork:
@@ -72,7 +72,7 @@ class ScriptedNetwork:
         for choice, score in (said if isinstance(said, dict) else {said: 9.0}).items():
             scores[choice] = score
         past = {str(number): np.zeros(0, np.float32) for number in range(at + 1)}
-        return Step(np.tile(scores, (len(tokens), 1)), past, NOWHERE)
+        return DecoderStep(np.tile(scores, (len(tokens), 1)), past, NOWHERE)
 
 
 class HeldReader:

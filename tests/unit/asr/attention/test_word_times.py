@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parley.asr.decoding.alignment import Timing, first_frames
 from parley.asr.reader import Stretch
 from parley.asr.readers import load_reader
-from parley.asr.readers.attention import Step, Vocabulary
+from parley.asr.readers.attention import DecoderStep, Vocabulary
 from parley.asr.readers.moonshine import FILES
 from parley.errors import ModelLoadingError
 from parley.runtime.onnx import Stop
@@ -125,7 +125,7 @@ class LookingNetwork(ScriptedNetwork):
     def step(self, encoded, tokens, past):
         step = super().step(encoded, tokens, past)
         row = min(len(past) if past else 0, len(self.attention) - 1)
-        return Step(step.logits, step.past, self.attention[row])
+        return DecoderStep(step.logits, step.past, self.attention[row])
 
 
 def reader(attention, *script, timing=TIMING):
