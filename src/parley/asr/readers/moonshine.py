@@ -65,7 +65,8 @@ class MoonshineNetwork(AttentionNetwork):
 def load(files: Mapping[str, Path], open_network: Callable[..., Any]) -> AttentionModel:
     """Load a model; see :class:`parley.asr.readers.AttentionFamily`."""
     vocabulary = read_vocabulary(files["tokenizer"])
-    decoder, part, heads = files["decoder"], b"", ()
+    decoder, part = files["decoder"], b""
+    heads: Sequence[tuple[int, int]] = ()
     if decoder.suffix == ORT_SUFFIX:
         file = OrtFile(decoder.read_bytes())
         heads = HEADS.get(sum(name.endswith(_LAYER_OUTPUT) for name in file.outputs), ())

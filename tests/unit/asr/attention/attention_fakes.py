@@ -8,9 +8,9 @@ from parley.asr.reader import ReadOptions
 from parley.asr.readers.attention import (
     AttentionModel,
     AttentionReader,
+    DecoderStep,
     EncodedAudio,
     Prompt,
-    DecoderStep,
     TextLimits,
     Vocabulary,
 )
