@@ -321,7 +321,7 @@ def read_name(field: CollectField, text: str) -> ReadValue:
     named = sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(behind or plain))
     if len(spelled.groups) >= _LEAST_SPELLED and (named >= _LEAST_SPELLED or spelled.with_words):
         at = find_like(words, spelled.text)
-        names = plain if behind else _SINGLE_LETTER.split(plain, maxsplit=1)[0]
+        names = plain if behind else _SINGLE_LETTER.split(plain, maxsplit=1)[0].replace(",", ". ")
         later = [] if at is None else _names_behind(names, words[at], spelled.text)
         if not behind and at is not None:  # the name that is said before is no part of the spelling
             after = spell(" ".join(words[at + 1 :]), letters=True)
