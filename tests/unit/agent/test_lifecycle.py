@@ -131,7 +131,13 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     await call.start(start)
     await call.end()
     assert call.recognition.streams[0].options == AsrOptions(
-        vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3, join_ms=20_000
+        vad=vad,
+        language="en-GB",
+        phrases=["Ljubljana"],
+        phrase_weight=2.0,
+        names=["Parley"],
+        nbest=3,
+        join_ms=20_000,
     )
 
 
