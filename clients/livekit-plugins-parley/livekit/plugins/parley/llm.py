@@ -10,7 +10,7 @@ from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOpt
 
 from parley.chat import ChatMessage
 from parley.errors import ParleyError
-from parley.llm.messages import Choices, Completed, Sampling, TextDelta, ToolCalled, cut_short
+from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
 from parley.tls import TlsOptions
 from parley_client.chat_format import read_messages, read_tool
@@ -140,7 +140,7 @@ class LLMStream(llm.LLMStream):
             answer = model.answer(messages_of(self._chat_ctx), tools=self._offered(), sampling=self._sampling)
             async with answer:
                 async for event in answer:
-                    if not isinstance(event, Choices):
+                    if isinstance(event, TextDelta | ToolCalled | Completed):
                         self._event_ch.send_nowait(_chunk(event, request_id))
         except ParleyError as error:
             raise api_error(error, request_id=request_id) from error
