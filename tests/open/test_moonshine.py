@@ -214,7 +214,8 @@ async def test_clients_find_the_model_for_recordings(server, speech):
     async with open_server(server.endpoints.grpc) as stages, Transcriber(stages) as transcriber:
         reply = await transcriber.transcribe(speech)
     assert len(set(plain(reply.text)) - set(SAID.split())) <= 1
-    assert reply.segments
+    assert plain(" ".join(word.text for word in reply.words)) == plain(reply.text)
+    assert reply.segments == [], "these are for models without times of words"
 
 
 def test_the_canaries_are_answered(server):
