@@ -212,7 +212,7 @@ def _noisy(noise: str, snr_db: int) -> Change:
 
 
 def add_noise(wave: Wave, noise: Wave, snr_db: float) -> Wave:
-    """Noise as long as the speech, which is so much louder where somebody speaks."""
+    """Noise as long as the speech, which is so much louder in speech."""
     power = (wave[: len(wave) // _FRAME * _FRAME].reshape(-1, _FRAME) ** 2).mean(axis=1)
     spoken = power[power >= _PAUSE * power.max()].mean()
     wanted = np.resize(noise, len(wave))

@@ -1,6 +1,6 @@
 """Finds the pauses of a recorded call, labels them by what came after, and scores them as a call does.
 
-Nobody listens: a pause is a hold if the user goes on, else the end of a turn. Where the agent spoke in
+No person labels them: a pause is a hold if the user goes on, else the end of a turn. Where the agent spoke in
 between, the user goes on only if that begins before the agent was heard for :data:`REACTION_MS`; later speech
 is taken for a reaction to it, so a user who yields to an agent that was too early counts as one who had
 finished.

@@ -141,7 +141,7 @@ class _Labels:
             )
 
     def point(self, acts_ms: NDArray[np.float64], policy: PolicyT) -> OperatingPoint[PolicyT]:
-        """``acts_ms`` ``[n]``: when the policy acts in each pause, if nobody speaks before."""
+        """``acts_ms`` ``[n]``: when the policy acts in each pause, if it lasts so long."""
         cut_off = acts_ms < self._length
         return OperatingPoint(
             policy, float(cut_off[~self._is_end].mean()), float(acts_ms[self._is_end].mean())
