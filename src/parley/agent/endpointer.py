@@ -33,11 +33,9 @@ from parley.turns.endpointing import (
 )
 from parley.turns.every_pause import EndTurn, EveryPause
 from parley.turns.settings import PRESETS, TurnSettings
-from parley.turns.smart_turn import SAMPLES
+from parley.turns.smart_turn import BEFORE_ONSET_MS, SAMPLES
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
-_BEFORE_ONSET = 500 * _PER_MS
-"""Audio before the turn's first speech that the model gets, as in its training."""
 _REPLAY_S = 0.5
 """After a move from another session until the client's audio has come again."""
 _log = logging.getLogger(__name__)
@@ -333,7 +331,7 @@ class Endpointer:
 
     def _start_scoring(self, pause: int) -> None:
         onset = 0 if self._onset is None else self._onset
-        speech = self._audio.since(max(0, onset - _BEFORE_ONSET))
+        speech = self._audio.since(max(0, onset - BEFORE_ONSET_MS * _PER_MS))
         self._score = hold_task(self._tasks, self._score_pause(pause, speech), f"{self._name} end of turn")
         self._score.add_done_callback(log_failure)
 

@@ -25,12 +25,10 @@ from parley.calls.folder import AUDIO, EVENTS
 from parley.calls.mixing import RATE
 from parley.errors import InvalidAudioError
 from parley.turns.cues import find_cue
-from parley.turns.smart_turn import SAMPLES, SmartTurn
+from parley.turns.smart_turn import BEFORE_ONSET_MS, SAMPLES, SmartTurn
 from parley.turns.sweep import LONGEST_HOLD_MS, LabelledPause
 
 REACTION_MS = 500
-BEFORE_ONSET_MS = 500
-"""Audio before a turn that its scores hear, as in their training."""
 
 
 @dataclass

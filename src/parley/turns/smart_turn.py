@@ -22,6 +22,8 @@ from parley.errors import InferenceError, WeightsNotFoundError
 
 FILE = "smart-turn-v3.2-cpu.onnx"
 TINY_FILE = "smart-turn.onnx"
+BEFORE_ONSET_MS = 500
+"""Audio before the turn's first speech that a score hears, as in the networks' training."""
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,12 @@ import pytest
 from call_infos import info
 
 from parley.calls.folder import CallFolder
-from parley.calls.pauses import BEFORE_ONSET_MS, read_pauses, score_pauses
+from parley.calls.pauses import read_pauses, score_pauses
 from parley.calls.settings import RecordSettings
 from parley.calls.writing import CallRecord, CallWriter
 from parley.errors import InvalidAudioError
 from parley.protocol import Audio, ResponseDone, SpeechStarted, SpeechStopped, Transcript, TurnDecision
+from parley.turns.smart_turn import BEFORE_ONSET_MS
 
 
 class Call:
