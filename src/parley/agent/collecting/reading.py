@@ -43,6 +43,9 @@ _AT = re.compile(r"\bat\b|@", re.IGNORECASE)
 _PART_OF_HOST = re.compile(r"(?:\bdot |\.(?=\w))\w+", re.IGNORECASE)
 _AT_SIGN = re.compile(r"\bat the rate(?: of)?\b|\bat sign\b", re.IGNORECASE)
 _SINGLE_LETTER = re.compile(r"\b([a-z])(?:\s*[-,]\s*|\s+)(?=[a-z]\b)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=\w\w)[.!?]\s+|[.!?]\s+(?=\w\w)")
+"""Behind or before a word, not between letters."""
+_INITIAL = re.compile(r"\b([A-Z])\.(?= )")
 _BEFORE_EMAIL = re.compile(r"^(?:my |the |is |e-?mail |mail |address |it'?s )+")
 _EMAIL_SIGN = re.compile(r"(\b(?:at|dot|period|underscore|dash|hyphen|plus)\b|[@_+]|\.(?=\w)|\s-\s)")
 _SAID_SIGN = re.compile(rf"(\b(?:{'|'.join(SIGNS)})\b|[_+]|(?<=[a-z]{{3}})\.(?=\w))")
@@ -317,18 +320,21 @@ def read_name(field: CollectField, text: str) -> ReadValue:
     """Read a name, which may be spelled behind it."""
     said, _, behind = (_SPELLED.sub("|", text, count=1) + "|").partition("|")
     plain, words = _words_of_name(_NAME_IS.sub("", said))
-    spelled = spell(behind or plain, letters=True)
-    named = sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(behind or plain))
-    if len(spelled.groups) >= _LEAST_SPELLED and (named >= _LEAST_SPELLED or spelled.with_words):
+    letters = _spelled_part(behind or plain)
+    spelled = spell(letters, letters=True)
+    if len(spelled.groups) >= _LEAST_SPELLED and (
+        _count_named(letters) >= _LEAST_SPELLED or spelled.with_words
+    ):
         at = find_like(words, spelled.text)
         names = plain if behind else _SINGLE_LETTER.split(plain, maxsplit=1)[0].replace(",", ". ")
-        later = [] if at is None else _names_behind(names, words[at], spelled.text)
-        if not behind and at is not None:  # the name that is said before is no part of the spelling
+        later = [] if at is None else _names_behind(_INITIAL.sub(r"\1", names), words[at], spelled.text)
+        if letters == plain and at is not None:  # the name that is said before is no part of the spelling
             after = spell(" ".join(words[at + 1 :]), letters=True)
             spelled = after if len(after.groups) >= _LEAST_SPELLED else spelled
             later = [one for one in later if not spell(one, letters=True).groups]
-        elif not behind:
-            words = [word for word in words if word in spelled.rest]
+        elif not behind and at is None:
+            rest = spell(names, letters=True).rest
+            words = [word for word in words if word in rest]
         found = [*words[:at][:_MOST_WORDS], spelled.text.lower(), *later]
         return ReadValue(_in_capitals(found), None, spelled, tried=True)
     plain, words = _words_of_name(said)
@@ -338,6 +344,22 @@ def read_name(field: CollectField, text: str) -> ReadValue:
         0 < len(words) <= _MOST_WORDS and not text.rstrip().endswith("?") and not re.search(r"[\d]", plain)
     )
     return ReadValue(_in_capitals(words) if is_name else "", tried=is_name)
+
+
+def _spelled_part(text: str) -> str:
+    """The sentences from the first to the last that have nothing but letters; all where none is so."""
+    sentences = _SENTENCE_END.split(text)
+    spelled = [
+        place
+        for place, one in enumerate(sentences)
+        if _count_named(one) and not spell(one, letters=True).rest
+    ]
+    return ". ".join(sentences[spelled[0] : spelled[-1] + 1]) if spelled else text
+
+
+def _count_named(text: str) -> int:
+    """How many letters stand in a text, alone or as words of the spelling alphabet."""
+    return sum(len(one) == 1 or one.lower() in WORDS for one in _LETTERS.findall(text))
 
 
 def _words_of_name(text: str) -> tuple[str, list[str]]:
