@@ -21,8 +21,8 @@ from parley.agent.decisions import Decisions
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
-from parley.agent.expected_names import names_in, names_of
-from parley.agent.facts.checking import SessionFacts, lines_of
+from parley.agent.expected_names import ExpectedNames
+from parley.agent.facts.checking import SessionFacts
 from parley.agent.generation import read_turn, warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
@@ -168,6 +168,7 @@ class Conversation:
             count=metrics.on_decision,
         )
         self._warm_ups = self._readings = 0
+        self._names = ExpectedNames(enabled=config.boost_names and language == "en")
         self._fillers = config.fillers.get(language, ())
         self._facts = SessionFacts(language)
         self._sampling = choose_sampling(start.sampling, config.sampling)
@@ -216,10 +217,9 @@ class Conversation:
         self._state: State | None = None
         self._closed = False
         self._hearing: str | None = None  # the user's speech without a final transcript, as far as recognised
-        self._late_results: list[BackgroundCall] = []
         if resume is not None:
             self.agent_turns.restore(resume.history)
-            self._late_results = self._tools.restore(resume.state)
+        self._late_results = [] if resume is None else self._tools.restore(resume.state)
 
     # --- life -----------------------------------------------------------------------------
 
@@ -310,12 +310,8 @@ class Conversation:
     @property
     def names(self) -> Sequence[str]:
         """Names that the user may say."""
-        language = primary_language(speech_language(self._start, self._engines.synthesizer))
-        if not self._config.boost_names or language != "en":
-            return ()
-        results = [one.content for one in reversed(self._history.conversation) if one.role == "tool"]
-        newest = names_in((), (line for result in results for line in lines_of(result)))
-        return (*newest, *names_of(self._start, *self._prompt_prefix(self._start)))
+        results = (one.content for one in reversed(self._history.conversation) if one.role == "tool")
+        return self._names.find(self._start, *self._prompt_prefix(self._start), results)
 
     def change(self, start: protocol.Start) -> bool:
         """Apply validated options; turns under way are not changed.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from parley.agent.facts.checking import lines_of
 from parley.agent.facts.extraction import COMMON_ENDINGS
 from parley.agent.facts.words import COMMON_CAPITALS, COMMON_FIRST, FUNCTION_WORDS, MONTHS, WEEKDAYS
 from parley.protocol import Start, Tool
@@ -25,6 +26,24 @@ _WORD = re.compile(r"[A-Za-z]+(?:['\u2019-][A-Za-z]+)*")
 _WITHIN = re.compile(r"[\w,;)'\"] ")
 """Before a word that begins no sentence."""
 _COMMON = COMMON_CAPITALS | COMMON_FIRST | FUNCTION_WORDS | MONTHS.keys() | WEEKDAYS.keys()
+
+
+class ExpectedNames:
+    """The names of one session; without ``enabled`` there are none."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._read: tuple[str, Sequence[Tool]] | None = None
+        self._names: Sequence[str] = ()
+
+    def find(self, start: Start, prompt: str, tools: Sequence[Tool], results: Iterable[str]) -> Sequence[str]:
+        """The names in results of tools, and in the other texts, which are read when they have changed."""
+        if not self._enabled:
+            return ()
+        if (prompt, tools) != self._read:
+            self._read, self._names = (prompt, tools), names_of(start, prompt, tools)
+        newest = names_in((), (line for result in results for line in lines_of(result)))
+        return (*newest, *self._names)
 
 
 def names_in(sentences: Iterable[str], titles: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from agent_fakes import calls, open_call, says
 
+from parley.agent import expected_names
 from parley.agent.config import AgentConfig
 from parley.agent.expected_names import MOST_NAMES, names_in
 from parley.asr.decoding.boosting import MAX_PHRASES, fit_phrases
@@ -118,4 +119,15 @@ async def test_update_of_the_prompt_changes_the_names():
     await call.request(Update(system_prompt="Ask for Doctor Okafor."), Updated)
     await call.until(2_000)
     assert names(call) == ["Okafor"]
+    await call.end()
+
+
+async def test_texts_that_do_not_change_are_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(expected_names, "names_of", lambda *texts: read.append(texts) or ["Moretti"])
+    call = await open_call(Start(system_prompt=PROMPT), answers=[says("Hello."), says("Hi.")])
+    for count, text in enumerate(["Hello?", "Hi?"], 1):
+        call.send(Text(text=text))
+        await call.wait_for(TurnMetrics, count)
+    assert len(read) == 1
     await call.end()
