@@ -66,6 +66,7 @@ from parley.timeouts import loop_time
 from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import MAX_CHARACTERS
+from parley.turns.interruption import interruption_words
 from parley.turns.settings import DICTATION, TurnSettings, at_least, choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
@@ -182,6 +183,7 @@ class Conversation:
             tools=self._tools,
             make_response=self._make_response,
             reply=self._reply,
+            words=interruption_words(language),
             whole=whole,
             handler=self,
             count_prepared=engines.speculated,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
 
 from parley.agent.playout import HeardSpeech, PlayedWord, Playout, SentSpeech
+from parley.agent.unheard import Unheard, find_unheard
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import BackgroundCall, HistoryState, SegmentState, SpokenResponse, SpokenRound
 from parley.errors import InvalidMessageError, InvalidModelOutputError, OverloadedError
@@ -229,6 +230,25 @@ class HistoryWriter:
                 break
             answers.append(msgspec.structs.replace(answer.state, begin=begin))
         return answers[::-1]
+
+    def unheard(self, pauses: Callable[[str], bool]) -> tuple[Unheard, str] | None:
+        """What the newest answer was still to say when it was cut, and what was asked and heard.
+
+        ``pauses``: whether a turn of the user asks for silence alone: an answer to it does not count.
+        """
+        messages = self._history.conversation
+        places = {id(message): index for index, message in enumerate(messages)}
+        for answer in reversed(self._agent_turns.values()):
+            place = places.get(id(answer.messages[0]), 0) if answer.messages else 0
+            if not place or messages[place - 1].role != "user":  # such as a greeting
+                break
+            found = find_unheard((one.text for one in answer.rounds), answer.messages)
+            asked = messages[place - 1].content
+            if found is not None:
+                return found, " ".join([asked, *(one.content for one in answer.messages)])
+            if not pauses(asked):
+                break
+        return None
 
     def add_message(self, message: Remember) -> None:
         """Queue a message for :meth:`write_messages`.

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 from parley.agent.facts.checking import KnownFacts, SessionFacts
 from parley.agent.retrieval import format_passages
+from parley.agent.unheard import Unheard
 from parley.chat import ChatMessage
 from parley.knowledge.passages import Passage, content_words
 from parley.llm.history import History
 from parley.llm.messages import GenerateRequest
 from parley.protocol import Tool
 
+_UNHEARD = "The user has interrupted your last answer, and has not heard the rest: {!r}"
+_MOST_TOLD = 600
+"""Characters of it: about 150 tokens."""
 _FEW_WORDS = 2
 """A question with fewer words, apart from common ones, is one about what was said before."""
 
@@ -20,7 +24,7 @@ class SystemPrompt:
     """Messages and tools of one answer.
 
     ``draft`` is the user's text of a prepared answer that is not in the history yet. ``system_prompt``
-    replaces the session's.
+    replaces the session's. ``unheard``: of the answer that the user has interrupted.
     """
 
     def __init__(
@@ -30,8 +34,10 @@ class SystemPrompt:
         *,
         system_prompt: str | None = None,
         use_tools: bool = True,
+        unheard: Unheard | None = None,
     ) -> None:
         self._history = history
+        self.unheard = unheard
         self._draft = draft
         self.system_prompt = system_prompt
         self.use_tools = use_tools
@@ -50,9 +56,11 @@ class SystemPrompt:
     def messages(self) -> list[ChatMessage]:
         """The prompt."""
         messages = self._conversation()
-        if self._passages and messages and messages[-1].role == "user":
+        note = _UNHEARD.format(self.unheard.text[:_MOST_TOLD]) if self.unheard is not None else ""
+        notes = "\n\n".join(filter(None, (self._passages, note)))
+        if notes and messages and messages[-1].role == "user":
             # Behind what the next prompt has too, which stays in the model's cache.
-            messages.insert(-1, ChatMessage(role="system", content=self._passages))
+            messages.insert(-1, ChatMessage(role="system", content=notes))
         return messages
 
     def _conversation(self) -> list[ChatMessage]:

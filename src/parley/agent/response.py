@@ -35,7 +35,8 @@ from parley.errors import (
     InvalidModelOutputError,
     NoAnswerError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
+from parley.knowledge.passages import content_words
+from parley.llm.messages import CUT, Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
 from parley.protocol import HeldBack, Tool
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
@@ -53,6 +54,8 @@ _CORRECT_FACT = (
     "Your answer was stopped before {!r}: that is not in your instructions, in a result or in what the user "
     "has said. Go on with the answer without it; if it is needed, say that you do not know it."
 )
+_AS_I_SAID = f"As I was saying{CUT} "
+"""Before the rest of a sentence that was interrupted. It is taken up in English only."""
 _MOST_CORRECTIONS = 1
 """Times that one answer may be corrected."""
 _SHORTER = 4
@@ -348,6 +351,20 @@ class LlmResponse:
             answer = await self._request_round((), context, _NO_TOOLS)
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model returned no text")
+        await self._take_up(answer, context)
+
+    async def _take_up(self, answer: ToolRound, context: TurnContext) -> None:
+        """Say what was not heard of the answer before, if it is still of use and not said already."""
+        unheard = self._prompt.unheard
+        if unheard is None or not unheard.wanted or not self._is_new or self.log.acted or self.log.cut:
+            return
+        if answer.text.rstrip().endswith("?"):
+            return  # the user is to answer that
+        said, rest = (set(content_words(text)) for text in (answer.text, unheard.text))
+        if len(rest - said) * 2 > len(rest):
+            await self._add(
+                answer, f"{_AS_I_SAID if unheard.text[0].islower() else ''}{unheard.text}", context
+            )
 
     async def _ends(self, context: TurnContext) -> bool:
         """Whether the conversation ends with this turn; the language model is asked for words if it has none.

@@ -21,6 +21,7 @@ from parley.agent.prompt import SystemPrompt
 from parley.agent.response import FixedText, ResponseSource
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
+from parley.agent.unheard import Unheard
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     AgentTurnState,
@@ -45,6 +46,7 @@ from parley.protocol import (
 from parley.timeouts import hold_task, loop_time
 from parley.token_bucket import TokenBucket
 from parley.tracing import NO_TRACE, Trace
+from parley.turns.interruption import InterruptionWords, words_of
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
@@ -56,6 +58,8 @@ _INTERRUPTED_PER_S = 1.0
 that begins costs the language model, which all sessions share, a request and an abort."""
 _MAX_JOINED = 8_000
 """Characters of user text that waits for an answer; the oldest are dropped."""
+_LEAST_LEFT = 4
+"""Words of an interrupted answer from which a backchannel gets them: it was all but over with fewer."""
 _LISTEN_S = 0.1
 _LISTEN_CHECKS = 150
 """A user who speaks when the call is about to end is heard for at most 15 s; then the call goes on."""
@@ -113,6 +117,7 @@ class AgentTurns:
         make_response: makes the language model's answer to a prompt, of which another session may have begun.
         reply: called with a turn of the user that is in the history; returns the text that answers it, or
             empty: the language model does.
+        words: those of the user's language that mean something of their own.
         whole: what is done in such a block is in a checkpoint as a whole.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
     """
@@ -126,6 +131,7 @@ class AgentTurns:
         tools: ToolExecutor,
         make_response: Callable[[SystemPrompt, BegunResponse | None], ResponseSource],
         reply: Callable[[str], str],
+        words: InterruptionWords,
         whole: Callable[[], AbstractContextManager[None]],
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
@@ -139,6 +145,7 @@ class AgentTurns:
         self._tools = tools
         self._make_response = make_response
         self._reply = reply
+        self._words = words
         self._whole = whole
         self._handler = handler
         config = output.config
@@ -215,7 +222,7 @@ class AgentTurns:
         if agent.kind == "say":
             source = FixedText(agent.text, remember=agent.remember, begun=begun)
         else:
-            prompt = SystemPrompt(self._history, system_prompt=agent.system_prompt, use_tools=agent.use_tools)
+            prompt = self._prompt(agent.system_prompt, use_tools=agent.use_tools)
             source = self._make_response(prompt, begun)
             self._handler.on_turn_started()
         self.turns = agent.turn - 1
@@ -268,8 +275,8 @@ class AgentTurns:
             return
         if not self._preemptive.budget.take(loop_time()):
             return
-        prompt = SystemPrompt(self._history, text)
-        turn = self._make(self._make_response(prompt, None), since=stopped_at)
+        prompt = SystemPrompt(self._history, text, unheard=self._unheard(text))
+        turn = self._make(self._respond(prompt, text), since=stopped_at)
         self._preemptive.set(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
@@ -308,12 +315,35 @@ class AgentTurns:
         timing = TurnTiming(user, self._preemptive.budget.end_turn(), speculated=prepared is not None)
         self._handler.on_turn_started()
         if prepared is None:
-            source = FixedText(reply) if reply else self._make_response(SystemPrompt(self._history), None)
+            prompt = SystemPrompt(self._history, unheard=self._unheard(user.text))
+            source = FixedText(reply) if reply else self._respond(prompt, user.text)
             turn = self._make(source, since=user.stopped_at)
             self._begin(turn, self._run(turn), timing)
         else:
             prepared.prompt.drop_draft()
             self._begin(prepared.turn, prepared.task, timing)
+
+    def _unheard(self, text: str) -> Unheard | None:
+        """What is left of an interrupted answer, if the turn of the user that follows may want it."""
+        words, known = words_of(text), self._words
+        goes_on = known.asks_to_go_on(words)
+        found = self._history_writer.unheard(lambda said: goes_on and known.is_command(words_of(said)))
+        if found is None or known.is_command(words):
+            return None
+        unheard, about = found
+        if unheard.asks and not goes_on:
+            return None
+        return replace(unheard, wanted=goes_on or unheard.is_wanted(text, about, known))
+
+    def _respond(self, prompt: SystemPrompt, text: str) -> ResponseSource:
+        """The answer to a turn of the user; words that let a paused agent go on get what was not heard."""
+        words, unheard = words_of(text), prompt.unheard
+        if unheard is not None and (
+            self._words.asks_to_go_on(words)
+            or (self._words.is_backchannel(words) and len(unheard.text.split()) >= _LEAST_LEFT)
+        ):
+            return FixedText(unheard.text)
+        return self._make_response(prompt, None)
 
     def say(self, saying: Say | Respond) -> None:
         """Queue a text, or an answer of the language model.
@@ -601,8 +631,13 @@ class AgentTurns:
             return self._make(FixedText(what.text, remember=what.remember), interruptible=what.interruptible)
         self._unanswered = self._unread = False
         self._handler.on_turn_started()
-        prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
+        prompt = self._prompt(what.system_prompt, use_tools=what.use_tools)
         return self._make(self._make_response(prompt, None))
+
+    def _prompt(self, system_prompt: str | None, *, use_tools: bool) -> SystemPrompt:
+        """For an answer to what the history ends with."""
+        unheard = self._unheard(self._history.conversation[-1].content) if self._history.unanswered else None
+        return SystemPrompt(self._history, system_prompt=system_prompt, use_tools=use_tools, unheard=unheard)
 
 
 def _queued(saying: Say | Respond) -> QueuedText:

@@ -63,6 +63,27 @@ class InterruptionWords:
 
     backchannels: frozenset[tuple[str, ...]]
     commands: frozenset[tuple[str, ...]]
+    continues: frozenset[tuple[str, ...]]
+    """Those of the backchannels that ask the agent to go on."""
+    drops: frozenset[tuple[str, ...]]
+    refers: frozenset[tuple[str, ...]]
+    """Words for what was spoken of before. Empty: it is not known whether a turn wants the rest."""
+
+    def drops_rest(self, words: Sequence[str]) -> bool:
+        """Whether a turn refuses or corrects an answer: by its first words, or by several words in it."""
+        said = _as_listed(words)
+        first = next((word for word in said if (word,) not in self.backchannels), "")
+        return (first,) in self.drops or any(
+            said[at : at + len(phrase)] == phrase
+            for phrase in self.drops
+            for at in range(len(said) if len(phrase) > 1 else 0)
+        )
+
+    def asks_to_go_on(self, words: Sequence[str]) -> bool:
+        """Whether all of it is a demand to go on: "yes, go on"."""
+        return self.is_backchannel(words) and not _is_made_of(
+            _as_listed(words), self.backchannels - self.continues
+        )
 
     def is_backchannel(self, words: Sequence[str]) -> bool:
         """Whether all of it are signs of listening: "yeah okay"."""
@@ -101,7 +122,9 @@ def interruption_words(language: str) -> InterruptionWords:
     """The words of a language; a language that is not in the file has none."""
     with FILE.open("rb") as file:
         table = tomllib.load(file).get(language, {})
-    return InterruptionWords(_phrases(table.get("backchannels", ())), _phrases(table.get("commands", ())))
+    names = ("backchannels", "commands", "continues", "drops", "refers")
+    backchannels, *others = (_phrases(table.get(name, ())) for name in names)
+    return InterruptionWords(backchannels | others[1], *others)
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
