@@ -17,6 +17,7 @@ _PROGRAMS = {
     "eval-voices": "eval_voices",
     "facts": "facts",
     "gpu-check": "gpu_check.cli",
+    "interrupted": "interrupted",
     "knowledge": "knowledge",
     "load": "load",
     "memory-plans": "memory_plans",
