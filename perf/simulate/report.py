@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from statistics import fmean
 from typing import Any
@@ -13,7 +14,7 @@ from harness.report import make_table
 from harness.stats import Share, p50_p95, text_of
 from rich.console import Console
 
-from simulate.scores import Scores
+from simulate.scores import STEPS, Scores
 
 _CASES = 12
 _LONGEST = 240
@@ -36,6 +37,10 @@ class Row:
     """Whether the row shows the complement: those that do not count against the agent."""
 
 
+def _step(step: str, scores: Scores) -> list[float]:
+    return scores.steps[step]
+
+
 ROWS = (
     Row(_PAUSED, lambda s: s.paused_cut_off, "≤ 5 %", (0.05,)),
     Row("false cut-offs, all spoken turns", lambda s: s.cut_off, "≤ 5 %", (0.05,)),
@@ -45,9 +50,7 @@ ROWS = (
     Row(_LATENCY, lambda s: s.latency),
     Row("… to the first word that carries the answer", lambda s: s.to_answer),
     Row("detection of silence to first audio", lambda s: s.latency_from_detection),
-    Row("… until the final text", lambda s: s.understood),
-    Row("… from there until the turn was over", lambda s: s.decided),
-    Row("… from there until the first audio", lambda s: s.spoken),
+    *(Row(f"… until: {step}", partial(_step, step)) for step in STEPS),
     Row("wrongful interruptions, backchannels and noise", lambda s: s.wrongful, "< 2 %", (0.02,)),
     Row("wrongful interruptions, the agent's own echo", lambda s: s.wrongful_echo, "< 2 %", (0.02,)),
     Row(_HALTED, lambda s: s.halted),

@@ -27,6 +27,8 @@ _WORTH_STOPPING_MS = 700.0
 _AFTERMATH_S = 5.0
 _GAP_MS = 20.0
 """Shorter ones are the network's and this process's, and a client's buffer fills them."""
+STEPS = ("silence is detected", "final text", "turn is over", "first token", "first segment", "first audio")
+"""What an answer waits for, one after the other."""
 
 
 @dataclass
@@ -45,9 +47,7 @@ class Scores:
     latency: list[float] = field(default_factory=list)
     to_answer: list[float] = field(default_factory=list)
     latency_from_detection: list[float] = field(default_factory=list)
-    understood: list[float] = field(default_factory=list)
-    decided: list[float] = field(default_factory=list)
-    spoken: list[float] = field(default_factory=list)
+    steps: dict[str, list[float]] = field(default_factory=lambda: {step: [] for step in STEPS})
     wrongful: Share = field(default_factory=Share)
     wrongful_echo: Share = field(default_factory=Share)
     halted: Share = field(default_factory=Share)
@@ -135,18 +135,23 @@ def _score_latency(scores: Scores, reading: CallReading, act: Act) -> None:
         if answer.commit.detected_s is not None:
             scores.latency_from_detection.append(1000 * (first - answer.commit.detected_s))
         if answer.metrics is not None:
-            _score_stages(scores, answer.metrics)
+            _score_steps(scores, 1000 * (first - act.ended_s), answer.metrics)
         return
 
 
-def _score_stages(scores: Scores, metrics: TurnMetrics) -> None:
-    """Where the server's time went."""
-    understood, decided = metrics.asr_final_ms, metrics.end_of_turn_ms or 0.0
-    if understood is None or metrics.first_audio_ms is None:
+def _score_steps(scores: Scores, latency_ms: float, metrics: TurnMetrics) -> None:
+    """Divide the latency among the steps; one that was over before the step ahead of it takes nothing."""
+    if metrics.asr_final_ms is None or metrics.first_audio_ms is None:
         return
-    scores.understood.append(understood)
-    scores.decided.append(decided)
-    scores.spoken.append(max(0.0, metrics.first_audio_ms - understood - decided))
+    detected = latency_ms - metrics.first_audio_ms
+    heard = detected + metrics.asr_final_ms
+    decided = heard + (metrics.end_of_turn_ms or 0.0)
+    token, segment = (decided + (ms or 0.0) for ms in (metrics.llm_first_token_ms, metrics.first_segment_ms))
+    before = 0.0
+    for step, at in zip(STEPS, (detected, heard, decided, token, segment, latency_ms), strict=True):
+        after = max(before, min(at, latency_ms))
+        scores.steps[step].append(after - before)
+        before = after
 
 
 def _score_words(scores: Scores, reading: CallReading, act: Act) -> None:

@@ -1066,6 +1066,8 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     """From the final transcript to the decision that the user's turn is over."""
     llm_first_token_ms: float | None = None
     """From that decision to the language model's first token."""
+    first_segment_ms: float | None = None
+    """From the same decision to the first text for the synthesizer."""
     llm_total_ms: float | None = None
     tool_ms: float | None = None
     """Time spent waiting for tools."""

@@ -281,6 +281,7 @@ class AgentTurn:
             asr_final_ms=_between(times.detected_at, times.heard_at),
             end_of_turn_ms=_between(times.heard_at, times.decided_at),
             llm_first_token_ms=_between(times.decided_at or times.heard_at, log.first_token_at),
+            first_segment_ms=_between(times.decided_at or times.heard_at, voice.asked_at),
             llm_total_ms=_rounded(log.llm_ms),
             tool_ms=_rounded(log.tool_ms),
             tts_first_audio_ms=_between(voice.asked_at, voice.made_at),

@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from simulate.report import print_cases, print_table, summary
-from simulate.scores import score
+from simulate.scores import STEPS, score
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest, TurnMetrics
@@ -33,6 +33,27 @@ def test_a_turn_that_went_well():
     assert (scores.keywords.count, scores.keywords.of) == (0, 1)
     assert (scores.history.count, scores.history.of) == (0, 1)
     assert scores.tools.of == 0
+
+
+@pytest.mark.parametrize(
+    ("figures", "steps"),
+    [
+        ({"llm_first_token_ms": 90, "first_segment_ms": 120}, [100, 40, 60, 90, 30, 80]),
+        ({}, [100, 40, 60, 0, 0, 200]),  # the answer was prepared
+        ({"llm_first_token_ms": 250, "first_segment_ms": 300}, [100, 40, 60, 200, 0, 0]),  # a filler sounded
+    ],
+)
+def test_an_answer_waits_for_one_step_after_the_other(figures, steps):
+    tape = Tape()
+    tape.act(said("what's the weather"), 1.0, 3.0)
+    tape.heard("what's the weather", 2.98, 3.1, 3.14)
+    tape.decided(3.2, "what's the weather")
+    tape.speaks(1, 3.4, "Foggy.", done=False)
+    metrics = TurnMetrics(turn=1, asr_final_ms=40, end_of_turn_ms=60, first_audio_ms=300, **figures)
+    tape.add(5.0, metrics)
+    scores = score([tape.log])
+    assert list(scores.steps) == list(STEPS)
+    assert [one for values in scores.steps.values() for one in values] == pytest.approx(steps)
 
 
 def test_an_answer_has_each_fact_in_one_of_its_wordings():
