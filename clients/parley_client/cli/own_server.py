@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from parley.launcher import EmbeddedServer
 
 
-UNLIMITED = {"PARLEY_VOICE_AGENT_MAX_SESSIONS": "32"}
+UNLIMITED = {
+    "PARLEY_VOICE_AGENT_MAX_SESSIONS": "32",
+    "PARLEY_VOICE_AGENT_MAX_CALLS": "0",
+    "PARLEY_VOICE_AGENT_REFUSE_WHEN_LATE": "false",
+}
 """Environment of a server that is measured: it accepts more calls than it is to hold."""
 _MOST_LINES = 10_000
 

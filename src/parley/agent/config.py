@@ -223,6 +223,11 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """How many of them one session may throw away."""
     max_sessions: Positive = 16
     """Open at the same time in one instance of the model."""
+    max_calls: Natural = 0
+    """Sessions of all instances together, as `parley capacity` finds them; 0: as many as those take."""
+    refuse_when_late: bool = False
+    """Whether no further session is taken where answers of the last five minutes were late, with about as
+    many sessions open ([when](models.md#sessions)). Not where the language model is another server's."""
     typical_call_s: Annotated[float, msgspec.Meta(ge=1.0)] = 180.0
     """How long calls last. Where all sessions are in use one of them ends every ``typical_call_s /
     max_sessions``: so long a refused client is asked to wait before it tries again."""

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from parley.agent.config import NO_GPU, AgentConfig
 from parley.agent.defined_agents import AgentChoice, choose_agent
+from parley.agent.headroom import Headroom
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
 from parley.agent.replaced_tools import replace_tools
@@ -70,16 +71,23 @@ class Incoming:
 class Host:
     """Opens sessions, passes requests to them, and ends them. Runs on one event loop.
 
-    ``release`` ends the sequence of a session whose client did not end it. Canaries are not measured.
+    ``release`` ends the sequence of a session whose client did not end it. Canaries are not measured, nor
+    refused for want of ``headroom``.
     """
 
     def __init__(
-        self, engines: Engines, config: AgentConfig, release: Release, metrics: AgentMetrics
+        self,
+        engines: Engines,
+        config: AgentConfig,
+        release: Release,
+        metrics: AgentMetrics,
+        headroom: Headroom,
     ) -> None:
         self._engines = engines
         self._config = config
         self._release = release
         self._metrics = metrics
+        self._headroom = headroom
         self._sessions: dict[SessionId, AgentSession] = {}
         self._running = {True: 0, False: 0}  # sessions that are open or being closed: canaries, others
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
@@ -95,13 +103,19 @@ class Host:
         """Open sessions."""
         return len(self._sessions)
 
+    def _count(self) -> int:
+        """Open sessions, without canaries; from any thread, as the copy is made in one step."""
+        return sum(not _is_canary(session_id) for session_id in list(self._sessions))
+
+    def _remove(self, session_id: SessionId) -> None:
+        self._sessions.pop(session_id, None)
+        self._headroom.set_open(self._count())
+
     def record_sessions(self) -> None:
         """Record how many sessions are open, and how many agents are served."""
-        # Called by another thread: the copy is made in one step.
-        active = sum(not _is_canary(session_id) for session_id in list(self._sessions))
-        self._metrics.set_sessions(
-            active, self._config.max_sessions, draining=self._stopping or self._draining
-        )
+        active = self._count()
+        limit = self._headroom.limit(active, self._config.max_sessions)
+        self._metrics.set_sessions(active, limit, draining=self._stopping or self._draining)
         if (agents := self._engines.agents) is not None:
             self._metrics.set_agents(len(agents), agents.wrong_files)
 
@@ -118,7 +132,7 @@ class Host:
             _pass_on(request, session)
             if request.end:
                 # The client may use the id again from now on.
-                del self._sessions[request.session_id]
+                self._remove(request.session_id)
             outlet.finish()
 
     def drain(self, deadline_s: float) -> None:
@@ -209,13 +223,14 @@ class Host:
             return
         self._running[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
+        self._headroom.set_open(self._count())
         if choice.agent is not None:
             choice.agent.begin_session()
         work = self._run(request.session_id, session, choice.agent, followed)
         self._spawn(work, f"session {request.session_id}")
         _pass_on(Incoming(request.session_id, audio=request.audio, end=request.end), session)
         if request.end:
-            del self._sessions[request.session_id]
+            self._remove(request.session_id)
 
     def _measure(self, request: Incoming) -> AgentMetrics:
         return UNMEASURED if _is_canary(request.session_id) else self._metrics
@@ -248,6 +263,8 @@ class Host:
                 f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
             )
         start = decode_start(message) if message else Start()
+        if not is_canary and start.resume is None:  # a call that has lost its server goes on
+            self._headroom.check()
         choice = choose_agent(start, self._engines, self._config)
         if self._config.replaceable_tools:
             choice = replace_tools(choice)
@@ -279,7 +296,7 @@ class Host:
                     agent.end_session()
             self._running[_is_canary(session_id)] -= 1
             if self._sessions.get(session_id) is session:
-                del self._sessions[session_id]
+                self._remove(session_id)
                 self._await_end(session_id)
 
     async def _end_with_summary(
@@ -303,7 +320,7 @@ class Host:
         known = known or request.session_id in self._ended
         if request.end:
             self._forget(request.session_id)
-            self._sessions.pop(request.session_id, None)
+            self._remove(request.session_id)
         elif not known:
             error = SessionNotFoundError(f"session {request.session_id} is not open")
             self._measure(request).on_error(error.stage, error.code)
@@ -314,7 +331,7 @@ class Host:
     def _handle_release(self, request: Incoming, outlet: Outlet, session: AgentSession | None) -> None:
         """The END of :meth:`_end_sequence`. A session that was opened meanwhile has lost its sequence."""
         if session is not None and not session.closed:
-            del self._sessions[request.session_id]
+            self._remove(request.session_id)
             if self._stopping:
                 session.end("shutdown")
             else:

@@ -195,12 +195,21 @@ class AgentMetrics:
     Args:
         instance: of the model; gauges are by instance.
         goal_ms: from the end of speech to the first audio; a later answer is slow.
+        on_answer: is told that time of each answer, without what its tools took.
     """
 
-    def __init__(self, *, instance: str, goal_ms: float, metrics: MetricsRecorder) -> None:
+    def __init__(
+        self,
+        *,
+        instance: str,
+        goal_ms: float,
+        metrics: MetricsRecorder,
+        on_answer: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._instance = instance
         self._goal_ms = goal_ms
         self._metrics = metrics
+        self._on_answer = on_answer
         # These change with every chunk of audio. They are recorded when they are drained, which is cheaper.
         self.received = _Sum(RECEIVED, metrics)
         self.sent = _Sum(SENT, metrics)
@@ -275,8 +284,10 @@ class AgentMetrics:
         if turn.spoken:
             self._observe(ASR_LATENCY, figures.asr_final_ms, model=recognizer)
             self._observe(E2E_LATENCY, figures.e2e_ms)
-            if figures.e2e_ms is not None and figures.e2e_ms > self._goal_ms:
-                self._metrics.count(SLOW)
+            if figures.e2e_ms is not None:
+                self._on_answer(max(0.0, figures.e2e_ms - (figures.tool_ms or 0.0)))
+                if figures.e2e_ms > self._goal_ms:
+                    self._metrics.count(SLOW)
         self._observe(LLM_TTFT, figures.llm_first_token_ms, model=language_model)
         self._observe(LLM_TOTAL, figures.llm_total_ms, model=language_model)
         self._observe(TOOL_TIME, figures.tool_ms)

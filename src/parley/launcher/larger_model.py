@@ -33,14 +33,14 @@ _FILE = "language-model.json"
 def keep_advice(folder: Path, weights: str, *, is_complete: bool = True) -> None:
     """Write the model to serve on this machine, empty: the profile's; if not complete, it holds for a day."""
     limit = {} if is_complete else {"until": time.time() + 24 * 3600}
-    (folder / _FILE).write_text(json.dumps({**_machine(), "weights": weights, **limit}) + "\n", "utf-8")
+    (folder / _FILE).write_text(json.dumps({**machine(), "weights": weights, **limit}) + "\n", "utf-8")
 
 
 def read_advice(folder: Path) -> str | None:
     """What :func:`keep_advice` has written on this machine; None: nothing that holds."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         kept = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        if kept.items() >= _machine().items() and time.time() < kept.get("until", float("inf")):
+        if kept.items() >= machine().items() and time.time() < kept.get("until", float("inf")):
             return str(kept.get("weights", ""))
     return None
 
@@ -51,7 +51,7 @@ def is_to_measure(options: ServerOptions, environment: Mapping[str, str]) -> boo
         _is_open(options, environment)
         and count_cores() >= ENOUGH_CORES
         and psutil.virtual_memory().available >= _ENOUGH_BYTES
-        and read_advice(_weights(options, environment)) is None
+        and read_advice(weights_folder(options, environment)) is None
     )
 
 
@@ -60,7 +60,7 @@ def with_advised_model(options: ServerOptions, environment: Mapping[str, str]) -
     environment = {**environment, **options.environment}
     if not _is_open(options, environment):
         return options
-    folder = _weights(options, environment)
+    folder = weights_folder(options, environment)
     weights = read_advice(folder)
     if weights is None or weights not in KNOWN_MODELS or not (folder / weights).is_dir():
         return options
@@ -68,7 +68,8 @@ def with_advised_model(options: ServerOptions, environment: Mapping[str, str]) -
     return dataclasses.replace(options, environment=chosen)
 
 
-def _weights(options: ServerOptions, environment: Mapping[str, str]) -> Path:
+def weights_folder(options: ServerOptions, environment: Mapping[str, str]) -> Path:
+    """The folder of all weights."""
     model = options.model_repository / "qwen3"
     return models_dir(Parameters(model.name, {}, model_dir=model, environment=environment))
 
@@ -77,5 +78,6 @@ def _is_open(options: ServerOptions, environment: Mapping[str, str]) -> bool:
     return options.profile == OPEN_PROFILE and not any(map(environment.get, _VARIABLES))
 
 
-def _machine() -> dict[str, str | float]:
+def machine() -> dict[str, str | float]:
+    """What a measurement holds for."""
     return {"machine": platform.node(), "cores": count_cores()}

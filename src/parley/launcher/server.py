@@ -44,6 +44,7 @@ from parley.launcher.errors import (
 from parley.launcher.gpu import find_server_plan, follow_plan
 from parley.launcher.larger_model import with_advised_model
 from parley.launcher.log import PREVIOUS, LogReader, LogState
+from parley.launcher.measured_calls import with_measured_calls
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
     ELSEWHERE,
@@ -216,6 +217,7 @@ class EmbeddedServer:
         """
         installation = self._installation or find_installation(self._options.triton)
         self._options = with_advised_model(self._options, os.environ)
+        self._options = with_measured_calls(self._options, os.environ)
         if not self._checked:
             self.check_settings()
         descriptor = self._lock.acquire()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from parley.agent.config import NO_MODEL, AgentConfig, why_absent
 from parley.agent.defined_agents import AgentOpener
+from parley.agent.headroom import CallBoard, Headroom, open_board
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
@@ -139,8 +140,12 @@ class AgentService:
         self._client = make_model_client(self._pb, parameters)
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
         recorder = self._metrics.recorder
+        self._headroom = make_headroom(config, parameters.instance)
         agent_metrics = AgentMetrics(
-            instance=parameters.instance, goal_ms=config.answer_goal_ms, metrics=recorder
+            instance=parameters.instance,
+            goal_ms=config.answer_goal_ms,
+            metrics=recorder,
+            on_answer=self._headroom.on_answer,
         )
         engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
@@ -159,7 +164,7 @@ class AgentService:
         calls = open_calls(parameters.repository.parent / config.calls, config.calls_store, config.calls_list)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
-        self._host = Host(engines, config, self._release, agent_metrics)
+        self._host = Host(engines, config, self._release, agent_metrics, self._headroom)
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
         )
@@ -191,6 +196,7 @@ class AgentService:
         await self._host.close()
         self._beating.cancel()
         await self._close_engines()
+        self._headroom.close()
         await self._client.close()
 
     async def _follow_server(self) -> None:
@@ -259,6 +265,19 @@ def check_version(host: Host, oldest: str, environment: Mapping[str, str], versi
         host.refuse(error)
     else:
         host.refuse(None)
+
+
+def make_headroom(config: AgentConfig, instance: str) -> Headroom:
+    """What says whether there is room for one more call."""
+    is_remote = any(engine == REMOTE_CHAT for engine, _ in config.chat_models)
+    p95_ms = config.answer_goal_ms if config.refuse_when_late and not is_remote else None
+    is_limited = p95_ms is not None or config.max_calls
+    return Headroom(
+        open_board(instance) if is_limited else CallBoard(),
+        p95_ms=p95_ms,
+        most=config.max_calls,
+        typical_call_s=config.typical_call_s,
+    )
 
 
 def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics) -> Engines:

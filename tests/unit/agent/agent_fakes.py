@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
+from parley.agent.headroom import CallBoard, Headroom
 from parley.agent.host import Host, Incoming
 from parley.agent.metrics import FAMILIES, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
@@ -547,8 +548,15 @@ class FakeCall:
             reads_turns=reads_turns,
         )
         self.metrics = MetricsRecorder(FAMILIES)
-        agent_metrics = AgentMetrics(instance="agent_0", goal_ms=1_000.0, metrics=self.metrics)
-        self.host = Host(engines, config or AgentConfig(), self._release, agent_metrics)
+        config = config or AgentConfig()
+        p95_ms = config.answer_goal_ms if config.refuse_when_late else None
+        self.headroom = Headroom(
+            CallBoard(), p95_ms=p95_ms, most=config.max_calls, typical_call_s=config.typical_call_s
+        )
+        agent_metrics = AgentMetrics(
+            instance="agent_0", goal_ms=1_000.0, metrics=self.metrics, on_answer=self.headroom.on_answer
+        )
+        self.host = Host(engines, config, self._release, agent_metrics, self.headroom)
         self.metrics.collect_with(self.host.record_sessions)
 
     async def _release(self, session_id: str | int, request_id: str) -> None:

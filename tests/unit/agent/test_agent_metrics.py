@@ -11,6 +11,8 @@ from agent_fakes import CHUNK_MS, FakeCall, open_call, says
 from parley.agent import metrics as names
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.host import Incoming
+from parley.agent.metrics import AgentMetrics
+from parley.agent.turn import TurnRecord
 from parley.agent.turns import ResumeReason
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import InferenceError, UnsupportedVoiceError
@@ -61,6 +63,9 @@ async def test_a_turn_is_measured_by_the_figures_of_its_event():
     assert recorded.observed(names.E2E_LATENCY) == [pytest.approx(turn.e2e_ms / 1000)]
     assert recorded.observed(names.ASR_LATENCY) == [pytest.approx(turn.asr_final_ms / 1000)]
     assert recorded.observed(names.LLM_TTFT) == [pytest.approx(turn.llm_first_token_ms / 1000)]
+    assert turn.llm_first_token_ms <= turn.first_segment_ms <= turn.first_audio_ms
+    answers = call.headroom._board.answers(0)
+    assert (list(answers["ms"]), list(answers["calls"])) == ([turn.e2e_ms], [1])
     assert recorded.observed(names.LLM_TOTAL) == [pytest.approx(turn.llm_total_ms / 1000)]
     assert recorded.labels(names.ASR_LATENCY) == {(("model", "fake_asr"),)}
     assert recorded.labels(names.LLM_TTFT) == {(("model", "qwen3"),)}
@@ -155,6 +160,17 @@ async def test_answer_later_than_the_goal_is_counted_as_slow(token_s, slow):
     turn = await call.wait_for(TurnMetrics)
     assert (turn.e2e_ms > 1_000) == bool(slow)
     assert Recorded(call.metrics).count(names.SLOW) == slow
+
+
+def test_tools_do_not_make_a_server_late():
+    answers = []
+    metrics = AgentMetrics(
+        instance="", goal_ms=1_000, metrics=MetricsRecorder(names.FAMILIES), on_answer=answers.append
+    )
+    for tool_ms in (None, 2_000, 4_000):
+        figures = TurnMetrics(turn=1, e2e_ms=2_500, tool_ms=tool_ms)
+        metrics.on_turn(TurnRecord(figures, "complete", "answer", spoken=True), "asr", "llm")
+    assert answers == [2_500, 500, 0]
 
 
 @pytest.mark.parametrize(("after_s", "outcome"), [(0.05, "abandoned"), (2.0, "closed")])

@@ -9,8 +9,10 @@ import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, open_call, says, utterance
 
 from parley.agent.config import NO_GPU, AgentConfig, AgentDeadlines
+from parley.agent.headroom import FEWEST
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
+from parley.checkpoint import CHECKPOINT_VERSION, Resume, SessionState
 from parley.errors import (
     InferenceError,
     InvalidMessageError,
@@ -398,6 +400,27 @@ async def test_a_full_server_says_when_a_place_becomes_free(sessions, call_s, wa
     for number in range(sessions + 1):
         call.host.handle(Incoming(str(number), end=True), FakeOutlet())
     await asyncio.sleep(10)
+
+
+async def test_a_call_is_refused_where_others_are_answered_late_unless_it_moves():
+    call = await open_call(config=AgentConfig(refuse_when_late=True, typical_call_s=60.0))
+    for _ in range(FEWEST):
+        call.headroom.on_answer(AgentConfig().answer_goal_ms + 1)
+    moved = Resume(state=SessionState(version=CHECKPOINT_VERSION))
+    outlets = {}
+    for session_id, start in (
+        ("other", Start()),
+        (f"{CANARY_PREFIX}1", Start()),
+        ("moved", Start(resume=moved)),
+    ):
+        outlets[session_id] = FakeOutlet()
+        call.host.handle(Incoming(session_id, message=encode(start), start=True), outlets[session_id])
+    await asyncio.sleep(1)
+    assert [outlet.codes for outlet in outlets.values()] == [["too_many_sessions"], [], []]
+    assert outlets["other"].of(ErrorEvent)[0].retry_after_ms == 60_000
+    for session_id in outlets:
+        call.host.handle(Incoming(session_id, end=True), FakeOutlet())
+    await call.end()
 
 
 async def test_health_checks_have_places_of_their_own():

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from parley.launcher import __main__ as command
-from parley.launcher import larger_model
+from parley.launcher import larger_model, measured_calls
 from parley.launcher.__main__ import Console, stop_on_signals
 from parley.launcher.errors import SetupIncompleteError, StartInterruptedError
 from parley.launcher.larger_model import LARGEST as LARGE
@@ -186,6 +186,28 @@ def test_model_that_was_found_in_time_is_served_on_that_machine(tmp_path, large_
     assert larger_model.with_advised_model(dataclasses.replace(options, profile="gpu"), {}).profile == "gpu"
     monkeypatch.setattr(larger_model, "count_cores", lambda: 2)  # another machine, or a smaller container
     assert larger_model.with_advised_model(options, {}) is options
+
+
+def test_calls_that_were_measured_limit_later_servers_of_that_machine(tmp_path, large_machine, monkeypatch):
+    options = ServerOptions(profile="open", environment=large_machine)
+    assert measured_calls.with_measured_calls(options, {}) is options
+    path = measured_calls.keep_calls(options, {}, 3)
+    assert path == str(tmp_path / "capacity.json")
+    limited = measured_calls.with_measured_calls(options, {}).environment
+    assert [limited[f"PARLEY_VOICE_AGENT_MAX_{what}"] for what in ("CALLS", "SESSIONS")] == ["3", "3"]
+    for other in (
+        dataclasses.replace(options, profile="tiny"),
+        dataclasses.replace(options, profile="gpu"),
+        dataclasses.replace(options, environment={**large_machine, "PARLEY_VOICE_AGENT_MAX_SESSIONS": "8"}),
+    ):
+        assert measured_calls.with_measured_calls(other, {}) is other
+    monkeypatch.setattr(larger_model, "count_cores", lambda: 2)
+    assert measured_calls.with_measured_calls(options, {}) is options
+    Path(path).write_text('{"calls": "many"}')
+    assert measured_calls.with_measured_calls(options, {}) is options
+    Path(path).unlink()
+    Path(path).mkdir()
+    assert "not kept" in measured_calls.keep_calls(options, {}, 3)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"weights": "qwen2.5-coder-1.5b-w8a8"}'])

@@ -141,7 +141,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
         except KeyboardInterrupt:
             _report(_result(args, levels, is_complete=False), args, console)
             raise
-    _report(_result(args, levels), args, console)
+    result = _result(args, levels)
+    _report(result, args, console)
+    if not (args.gateway or server.cpu_s is None) and result.found.is_bounded:
+        from parley.launcher import ServerOptions, keep_calls  # noqa: PLC0415 - it is here: it started the server
+
+        # A server that holds not even one call surely takes one all the same.
+        options, calls = ServerOptions(profile=args.profile), max(1, result.found.held)
+        console.print(f"Servers here will take so many calls: {keep_calls(options, os.environ, calls)}")
     return status
 
 
