@@ -1,16 +1,19 @@
 """Whether a server has room for one more call, by how soon it answered lately with as many open.
 
-The instances of the agent share the processors, so they share what they have measured: a small file in memory
-with a row of each.
+The instances of the agent share the processors, so they share what they have measured: a small file in the
+server's temporary folder, which goes with it, with a row of each.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import mmap
 import os
 import re
+import stat
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +38,6 @@ _ANSWER = np.dtype([("at", "f8"), ("ms", "f8"), ("calls", "i8")])
 _ROW = np.dtype([("used", "i8"), ("open", "i8"), ("count", "i8"), ("answers", _ANSWER, _KEPT)])
 _INSTANCE = re.compile(r"(.+?)((?:_\d+)+)")
 _log = logging.getLogger(__name__)
-_FOLDER = Path("/dev/shm")  # noqa: S108 - Triton itself needs it; the file can be read by its owner alone
 
 
 class CallBoard:
@@ -94,6 +96,9 @@ def _map(path: Path) -> NDArray[np.void]:
     size = _MOST_INSTANCES * _ROW.itemsize
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+            raise PermissionError(errno.EPERM, "it is another user's", str(path))
         os.ftruncate(descriptor, size)
         return np.frombuffer(mmap.mmap(descriptor, size), _ROW)
     finally:
@@ -108,7 +113,7 @@ def open_board(instance: str) -> CallBoard:
     number = sum(map(int, named[2].split("_")[1:]))
     if number >= _MOST_INSTANCES:
         return CallBoard()
-    path = _FOLDER / f"parley-{named[1]}-{os.getppid()}"
+    path = Path(tempfile.gettempdir()) / f"parley-{named[1]}-{os.getppid()}"
     try:
         return CallBoard(path, number)
     except OSError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from types import SimpleNamespace
 
 import pytest
 
-from parley.agent import headroom as module
 from parley.agent.config import AgentConfig
 from parley.agent.headroom import FEWEST, WINDOW_S, CallBoard, Headroom, open_board
 from parley.errors import TooManySessionsError
@@ -149,16 +149,26 @@ def test_an_instance_sees_the_late_answers_of_another_one(clock, tmp_path):
     ("instance", "number"), [("voice_agent_0", 0), ("voice_agent_0_3", 3), ("voice_agent_2_0", 2)]
 )
 def test_instances_of_a_server_share_a_file(monkeypatch, tmp_path, instance, number):
-    monkeypatch.setattr(module, "_FOLDER", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     board = open_board(instance)
     board.set_open(1)
     other = CallBoard(tmp_path / f"parley-voice_agent-{os.getppid()}", number + 1)
     assert (other.open, other.instances) == (1, 2)
 
 
+def test_a_file_of_another_user_is_not_shared(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"parley-voice_agent-{os.getppid()}").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+    board = open_board("voice_agent_0")
+    board.set_open(2)
+    assert board.open == 2
+    assert (tmp_path / f"parley-voice_agent-{os.getppid()}").stat().st_size == 0
+
+
 @pytest.mark.parametrize("instance", ["voice_agent", "voice_agent_99", "voice_agent_1_0"])
 def test_what_cannot_be_shared_counts_for_itself(monkeypatch, tmp_path, instance):
-    monkeypatch.setattr(module, "_FOLDER", tmp_path / "nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     board = open_board(instance)
     board.set_open(2)
     assert (board.open, board.instances) == (2, 1)
