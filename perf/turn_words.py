@@ -160,18 +160,15 @@ def report(measured: Sequence[Measured], *, show: bool) -> bool:
     table = Table("", "AUC", f"cut, above the threshold of {_KEPT:.0%} of the whole", "early", "wait, mean")
     whole = np.array([one.whole for one in measured])
     normal = PRESETS["normal"]
+    evidence: dict[str, list[tuple[float | None, float | None]]] = {
+        "sound": [(one.sound, None) for one in measured],
+        "words": [(None, one.text) for one in measured],
+        "both": [(one.sound, one.text) for one in measured],
+    }
     shares = {}
-    for name, scores, judged in (
-        ("sound", [one.sound for one in measured], [(one.sound, None) for one in measured]),
-        ("words", [one.text for one in measured], [(None, one.text) for one in measured]),
-        (
-            "both",
-            [join(one.sound, one.text) for one in measured],
-            [(one.sound, one.text) for one in measured],
-        ),
-    ):
-        values = np.array(scores, np.float64)
-        waits = np.array([judge(normal, sound, None, text).needed_ms for sound, text in judged])
+    for name, known in evidence.items():
+        values = np.array([sound if text is None else join(sound, text) for sound, text in known], np.float64)
+        waits = np.array([judge(normal, sound, None, text).needed_ms for sound, text in known])
         shares[name] = mistaken(values[whole], values[~whole])
         table.add_row(
             name,

@@ -86,7 +86,7 @@ def find_silences(vad: silero.SileroVad, audio: Pcm) -> list[Silence]:
     return found
 
 
-def score_pauses(
+def label_silences(
     audio: Pcm, silences: Sequence[Silence], network: SmartTurn, transcribe: Callable[[Pcm], str]
 ) -> tuple[list[LabelledPause], list[LabelledPause]]:
     """The pauses as the field scores them, and as the policy that serves does."""
@@ -149,7 +149,7 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
     served: list[LabelledPause] = []
     for one in turns:
         audio = np.concatenate([one.samples, _AFTER])
-        found = score_pauses(audio, find_silences(vad, audio), network, transcribe)
+        found = label_silences(audio, find_silences(vad, audio), network, transcribe)
         swept, served = swept + found[0], served + found[1]
     now = measure_settings(served, settings)
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from turns_people import Silence, find_silences, read_settings, row_of, score_pauses
+from turns_people import Silence, find_silences, read_settings, row_of, label_silences
 
 from parley.errors import InvalidMessageError
 from parley.turns.settings import PRESETS
@@ -54,7 +54,7 @@ def test_pauses_are_scored_by_what_was_heard_until_then():
         return "a table for"
 
     silences = [Silence(1_000 * MS, 1_350 * MS), Silence(3_000 * MS, None)]
-    swept, served = score_pauses(np.zeros(5_000 * MS, np.int16), silences, network, transcribe)
+    swept, served = label_silences(np.zeros(5_000 * MS, np.int16), silences, network, transcribe)
     assert [one.is_end for one in swept] == [False, True]
     assert swept[0].length_ms == 350
     assert [at for at, _ in swept[0].scores] == [100, 200, 300]
