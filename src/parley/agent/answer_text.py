@@ -10,10 +10,17 @@ from parley.agent.facts.fact import Fact
 from parley.agent.memory import ToolRound
 from parley.agent.stray_calls import StrayCallFilter
 from parley.llm.messages import CUT
+from parley.timeouts import loop_time
 from parley.tts.markdown import MarkdownSegmenter
 
 _BEGINNING = ".!?:\u2026\u3002\uff01\uff1f"
 _CLOSING = " \t\"'\u201d\u2019)]*_"
+_SPOKEN_PER_S = 15.0
+"""Characters."""
+_FASTER = 1.2
+"""So many times faster than it is spoken the model has to write, for speech to begin within a sentence."""
+_SYNTHESIS_S = 0.3
+"""From a segment to its first audio."""
 
 
 class HeldBackError(Exception):
@@ -36,6 +43,7 @@ class AnswerText:
         say: called with the segments that are to be spoken.
         facts: what may be said; None: anything.
         aloud: whether the text is spoken; else nothing is left out of it.
+        early: whether parts of a sentence may be spoken before the rest is written.
     """
 
     def __init__(
@@ -46,10 +54,11 @@ class AnswerText:
         say: Callable[[Sequence[str]], Awaitable[None]],
         facts: KnownFacts | None,
         aloud: bool,
+        early: bool = False,
     ) -> None:
         self._answer = answer
         self._write = write
-        self._say = say
+        self._speak = say
         self._facts = facts
         self._filter = StrayCallFilter() if aloud else None
         self._segmenter = MarkdownSegmenter()
@@ -57,6 +66,10 @@ class AnswerText:
         self._released = 0  # of it
         self._said = 0  # of what the segmenter says
         self._broken = False  # whether a segment that breaks off there goes on
+        self._early = early
+        self._begun_at: float | None = None
+        self._since = 0  # characters that were written since then
+        self._spoken_at = 0.0  # when all that is said so far will have been spoken
 
     @property
     def has_stray_call(self) -> bool:
@@ -102,11 +115,34 @@ class AnswerText:
         if not text:
             return
         self._written += text
+        segments = self._segmenter.push(text, early=self._is_urgent(text))
         if self._facts is None:
             self._release(len(self._written))
-            await self._say(self._segmenter.push(text))
+            await self._say(segments)
         else:
-            await self._pass(self._segmenter.push(text))
+            await self._pass(segments)
+
+    def _is_urgent(self, text: str) -> bool:
+        """Whether the next words are to be spoken before their sentence is complete.
+
+        The first ones are, if the model writes faster than it is spoken; later ones, before the voice is silent.
+        """
+        if not self._early:
+            return False
+        now = loop_time()
+        if self._begun_at is None:
+            self._begun_at = now
+            return False
+        self._since += len(text)
+        if self._spoken_at:
+            return now + _SYNTHESIS_S >= self._spoken_at
+        return self._since >= _FASTER * _SPOKEN_PER_S * (now - self._begun_at)
+
+    async def _say(self, segments: Sequence[str]) -> None:
+        if segments:
+            begins = max(self._spoken_at, loop_time() + _SYNTHESIS_S)
+            self._spoken_at = begins + sum(map(len, segments)) / _SPOKEN_PER_S
+        await self._speak(segments)
 
     async def _pass(self, segments: Sequence[str], *, last: bool = False) -> None:
         """Check segments; a figure in which one breaks off is checked, and said, with the next."""

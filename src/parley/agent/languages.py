@@ -39,6 +39,8 @@ _PHRASES: Mapping[str, Mapping[str, str]] = {
     "nl": {"hedge": "Dat weet ik niet zeker, en ik wil niet raden."},
     "pt": {"hedge": "Não tenho a certeza e prefiro não adivinhar."},
 }
+_PARTED = "en"
+"""Where a sentence may be parted is known of this language only."""
 _DEFAULTS = AgentConfig()
 
 
@@ -53,6 +55,7 @@ def localize(config: AgentConfig, language: str) -> AgentConfig:
         for name, text in _PHRASES.get(language, {}).items()
         if getattr(config, name) == getattr(_DEFAULTS, name)
     }
+    translated["speaks_early"] = config.speaks_early and language == _PARTED
     if language in NAMES:
         name = NAMES[language]
         translated["system_prompt"] = f"{config.system_prompt} The user speaks {name}: answer in {name}."

@@ -489,7 +489,8 @@ class LlmResponse:
             before = [other for other in self.log.rounds if other is not answer]
             facts = await self._prompt.known_facts(self._facts, remember(before, None))
         say = partial(self._say, answer, context=context)
-        return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud)
+        early = context.aloud and self._config.speaks_early
+        return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud, early=early)
 
     def _shorten_results(self) -> bool:
         """Shorten this turn's tool results; False: they cannot be shorter."""

@@ -414,10 +414,10 @@ class MarkdownSegmenter:
         self.said = ""
         """What is said of the text, as far as that is decided."""
 
-    def push(self, text: str) -> list[str]:
-        """The segments that ``text`` completes."""
+    def push(self, text: str, *, early: bool = False) -> list[str]:
+        """The segments that ``text`` completes; see :meth:`TextSegmenter.push`."""
         self._written += len(text)
-        return self._segmenter.push(self._add(self._filter.push(text)))
+        return self._segmenter.push(self._add(self._filter.push(text)), early=early)
 
     def finish(self) -> list[str]:
         """The last segments; no more text follows."""

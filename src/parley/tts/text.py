@@ -34,6 +34,18 @@ _NEGATIVE = re.compile(r"(?<![\w.,)%°\]/-])[-\u2212](?=[$€£¥₹]?\.?\d)")
 _MINUS = {"nl": "min", "fr": "moins", "es": "menos", "it": "meno", "pt": "menos"}
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"\S+")
+_FEWEST_WORDS = 4
+"""Of a segment that ends within a sentence, early."""
+_PARTING = frozenset(
+    "am are as at because but by can could did do does for from had has have if in into is may might must of "
+    "on should so than that to was were when where which while who will with would".split()
+)
+"""A speaker may pause before them."""
+_BINDING = _PARTING | frozenset(
+    "a an and every he her his i it its my no or our she the their these they this those we you your".split()
+)
+"""They belong to what follows."""
+_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def plain_text(text: str) -> str:
@@ -104,11 +116,14 @@ class TextSegmenter:
         self._text = ""
         self._first = True
 
-    def push(self, text: str) -> list[str]:
-        """The segments that ``text`` completes; linear in the length of the text."""
+    def push(self, text: str, *, early: bool = False) -> list[str]:
+        """The segments that ``text`` completes; linear in the length of the text.
+
+        ``early``: one may end after a few words, as the rest comes while they are spoken.
+        """
         self._text += text
         segments, begin = [], 0
-        while (end := self._find_end(begin)) is not None:
+        while (end := self._find_end(begin, early=early)) is not None:
             segment = self._text[begin:end].strip()
             begin = end
             if has_words(segment):
@@ -139,7 +154,7 @@ class TextSegmenter:
         self._text = text[:end]
         return self.finish(), text[end:]
 
-    def _find_end(self, begin: int) -> int | None:
+    def _find_end(self, begin: int, *, early: bool) -> int | None:
         """Where the segment that begins at ``begin`` ends; None: more text is needed.
 
         Marks and space without a word end where a segment must, so that they are left out of speech and of
@@ -159,7 +174,8 @@ class TextSegmenter:
         if end <= longest:
             return begin + end
         if len(text) <= longest:
-            return None
+            place = _first_words(text) if early else 0
+            return begin + place if place else None
         # Never inside a word, unless the "word" alone is longer than a segment may be.
         space = max(text.rfind(" ", 0, longest), text.rfind("\t", 0, longest))
         return begin + (space if space > word else longest)
@@ -183,6 +199,16 @@ class TextSegmenter:
             following = self._text[space.end() : space.end() + 1] if space else ""
             return following.isupper() if maybe_last else bool(following) and not following.isdecimal()
         return True
+
+
+def _first_words(text: str) -> int:
+    """Where the first words of a sentence end that can be spoken before the rest is known; 0: nowhere yet."""
+    words = list(_WORD.finditer(text))
+    for place in range(_FEWEST_WORDS, len(words)):
+        last, following = words[place - 1].group(), words[place].group()
+        if following in _PARTING and _PLAIN_WORD.fullmatch(last) and last.lower() not in _BINDING:
+            return words[place].start()
+    return 0
 
 
 def split_text(text: str, longest: int) -> list[str]:

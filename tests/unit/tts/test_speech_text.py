@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -50,6 +51,25 @@ def cut(text, size=None):
 def test_cuts(text, segments):
     assert cut(text) == segments
     assert cut(text, 1) == segments
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("The capital of France is Paris.", ["The capital of France", "is Paris."]),
+        ("The head of the United States was elected.", ["The head of the United States", "was elected."]),
+        ("It takes about three and a half hours.", ["It takes about three and a half hours."]),
+        ("The sun is warm, and it comes up soon.", ["The sun is warm,", "and it comes up soon."]),
+        ("Water boils at about 100 in towns.", ["Water boils at about 100 in towns."]),
+        ("Mr. Jones and Mrs. Smith were here.", ["Mr. Jones and Mrs. Smith", "were here."]),
+        ("Yes, we are open today.", ["Yes, we are open today."]),
+    ],
+)
+def test_first_words_are_spoken_early_where_a_speaker_may_pause(text, segments):
+    segmenter = TextSegmenter()
+    words = re.findall(r"\s*\S+", text)  # as language models write
+    found = [segment for word in words for segment in segmenter.push(word, early=True)]
+    assert found + segmenter.finish() == segments
 
 
 def test_a_number_is_not_cut_before_its_end_is_known():

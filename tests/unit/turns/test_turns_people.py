@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from turns_people import Silence, find_silences, read_settings, row_of, label_silences
+from turns_people import Silence, find_silences, label_silences, read_settings, row_of
 
 from parley.errors import InvalidMessageError
 from parley.turns.settings import PRESETS
