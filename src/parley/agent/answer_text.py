@@ -125,7 +125,7 @@ class AnswerText:
     def _is_urgent(self, text: str) -> bool:
         """Whether the next words are to be spoken before their sentence is complete.
 
-        The first ones are, if the model writes faster than it is spoken; later ones, before the voice is silent.
+        The first ones are if the model writes faster than is spoken; later ones before the voice is silent.
         """
         if not self._early:
             return False

@@ -268,8 +268,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     )
     """What it says then, by language."""
     speaks_early: bool = False
-    """Whether speech begins with the first words of a sentence, in English, where the language model writes
-    faster than they are spoken: for voices that need no whole sentences."""
+    """Whether speech begins within a sentence, in English, where the language model writes faster than is
+    spoken."""
     temperature: NonNegative = 0.0
     """Of the language model's answers; 0: always the likeliest token."""
     top_p: NonNegative = 1.0
