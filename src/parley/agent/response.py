@@ -489,7 +489,8 @@ class LlmResponse:
             before = [other for other in self.log.rounds if other is not answer]
             facts = await self._prompt.known_facts(self._facts, remember(before, None))
         say = partial(self._say, answer, context=context)
-        early = context.aloud and self._config.speaks_early
+        # What facts hold back is the rest of a sentence whose beginning should not have been heard either.
+        early = context.aloud and self._config.speaks_early and facts is None
         return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud, early=early)
 
     def _shorten_results(self) -> bool:
