@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
-from uuid import uuid4
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.chance import random_hex
 from parley.errors import DeadlineExceededError, InferenceError, InvalidMessageError
 
 Tensor: TypeAlias = NDArray[Any]
@@ -62,7 +62,7 @@ def make_engine_name(session_id: str) -> str:
     It is unique also where a client reuses an id: engines must not mix up old and new requests. The session's
     id is cut to 48 bytes, because ids with suffixes must fit into Triton's limit.
     """
-    return f"{session_id.encode()[:_SESSION_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+    return f"{session_id.encode()[:_SESSION_BYTES].decode(errors='ignore')}-{random_hex(16)}"
 
 
 def session_of(name: str) -> str:
@@ -164,7 +164,7 @@ def with_id(message: MessageT, field: str = "request_id") -> MessageT:
         return message
     if not getattr(message, "final", True):
         raise InvalidMessageError(f"{field} is empty, and more is to follow")
-    return msgspec.structs.replace(message, **{field: uuid4().hex})
+    return msgspec.structs.replace(message, **{field: random_hex(16)})
 
 
 def struct_tensor(value: Any, *, batched: bool = False) -> Tensor:

@@ -34,6 +34,7 @@ _NAMES = (
     "voices",
     "probe",
     "trace",
+    "replay",
     "test",
     "capacity",
     "drain",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from parley.agent.config import AgentDeadlines
+from parley.chance import random_between
 from parley.chat import ChatMessage
 from parley.engines.base import ChatModel, NamesModel
 from parley.errors import InferenceError, ModelUnavailableError, ParleyError, ShuttingDownError
@@ -75,7 +75,7 @@ async def generate(
                     yield event
             return  # noqa: TRY300 - in an else block it would be further away
         except ParleyError as error:
-            pause = pause_s * random.uniform(*_JITTER)
+            pause = pause_s * random_between(*_JITTER)
             brief = (error.retry_after_s or 0.0) <= _LONGEST_PAUSE_S
             passing = error.retryable and brief and not isinstance(error, ShuttingDownError)
             if begun or not passing or number > left or loop_time() + pause >= overdue_at:

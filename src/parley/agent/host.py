@@ -72,7 +72,7 @@ class Host:
     """Opens sessions, passes requests to them, and ends them. Runs on one event loop.
 
     ``release`` ends the sequence of a session whose client did not end it. Canaries are not measured, nor
-    refused for want of ``headroom``.
+    refused for want of ``headroom``. ``open_session`` makes a session.
     """
 
     def __init__(
@@ -82,12 +82,14 @@ class Host:
         release: Release,
         metrics: AgentMetrics,
         headroom: Headroom,
+        open_session: Callable[..., AgentSession] = AgentSession,
     ) -> None:
         self._engines = engines
         self._config = config
         self._release = release
         self._metrics = metrics
         self._headroom = headroom
+        self._open_session = open_session
         self._sessions: dict[SessionId, AgentSession] = {}
         self._running = {True: 0, False: 0}  # sessions that are open or being closed: canaries, others
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
@@ -202,7 +204,7 @@ class Host:
             engines = choice.engines
             if followed is not None:
                 engines = replace(engines, server_tools=followed.watch(engines.server_tools))
-            session = AgentSession(
+            session = self._open_session(
                 str(request.session_id),
                 choice.start,
                 engines,

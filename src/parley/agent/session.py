@@ -31,7 +31,6 @@ from parley.asr.decoding.boosting import fit_phrases
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.calls.following import FollowedCall
-from parley.engines.recognizers import RoutedRecognizer
 from parley.errors import (
     InferenceError,
     InvalidInputError,
@@ -342,7 +341,7 @@ class AgentSession:
             self._config,
             recognizer=self._recognition.model,
             recognized_languages=languages,
-            unavailable=recognizer.unavailable if isinstance(recognizer, RoutedRecognizer) else (),
+            unavailable=getattr(recognizer, "unavailable", ()),
         )
 
     def _asr_options(self, start: protocol.Start) -> AsrOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.memory import NO_RESULT, cut_after
+from parley.chance import random_hex
 from parley.chat import ToolCall
 from parley.checkpoint import BackgroundCall, SessionState
 from parley.errors import (
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 def make_call_id(turn: int, number: int) -> str:
     """The id of a call, unique among all sessions; ``number`` counts the calls of the turn."""
-    return f"call-{turn}-{number}-{secrets.token_hex(8)}"
+    return f"call-{turn}-{number}-{random_hex(8)}"
 
 
 @dataclass

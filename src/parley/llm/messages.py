@@ -8,13 +8,13 @@ error whose text is :meth:`parley.errors.ParleyError.to_wire`.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from parley.chance import random_hex
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidMessageError
 from parley.protocol import SamplingOptions, Tool
@@ -153,7 +153,7 @@ def compare(logprobs: Sequence[float | None]) -> list[float]:
 
 def new_cache_salt() -> str:
     """A salt that no other request has."""
-    return secrets.token_hex(16)
+    return random_hex(16)
 
 
 def choose_sampling(options: SamplingOptions, default: Sampling) -> Sampling:

@@ -23,6 +23,7 @@ from parley.agent.headroom import CallBoard, Headroom, open_board
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
+from parley.agent.session import AgentSession
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import open_calls
 from parley.calls.writing import CallWriter
@@ -58,6 +59,8 @@ from parley.inference import (
 )
 from parley.metrics import MetricsRecorder
 from parley.protocol import ServerEvent
+from parley.replay.course import SteppedLoop
+from parley.replay.recording import CallLogs
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start_ns
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
@@ -91,7 +94,9 @@ class AgentService:
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         self._pb = pb_utils
         self._model = parameters.model
-        self._loop = LoopThread("conversations")
+        # Its clock is less exact, which only recorded calls need.
+        make_loop = SteppedLoop if parameters.text("record_debug", "") else asyncio.new_event_loop
+        self._loop = LoopThread("conversations", make_loop)
         # Events do not wait behind the ends of requests, of which every chunk of audio has one.
         self._event_thread = ResponseThread("events")
         self._end_thread = ResponseThread("ends of requests")
@@ -164,7 +169,11 @@ class AgentService:
         calls = open_calls(parameters.repository.parent / config.calls, config.calls_store, config.calls_list)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
-        self._host = Host(engines, config, self._release, agent_metrics, self._headroom)
+        open_session: Callable[..., AgentSession] = AgentSession
+        if config.record_debug:
+            logs = CallLogs(parameters.repository.parent / config.record_debug, self._calls)
+            open_session = logs.open_session
+        self._host = Host(engines, config, self._release, agent_metrics, self._headroom, open_session)
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
         )

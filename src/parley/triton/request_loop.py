@@ -188,8 +188,10 @@ class RequestLoop:
 class LoopThread:
     """A thread that runs an event loop until :meth:`stop`."""
 
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(
+        self, name: str, make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._loop = make_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 from agent_fakes import FakeCall
+from recorded_calls import RecordingLoop
 from virtual_loop import VirtualLoop
 
 
 def pytest_asyncio_loop_factories(config, item):
-    return {"virtual": VirtualLoop}
+    return {"virtual": RecordingLoop if item.path.name == "test_replayed_calls.py" else VirtualLoop}
 
 
 @pytest.fixture(autouse=True)

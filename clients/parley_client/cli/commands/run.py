@@ -44,6 +44,7 @@ EXAMPLES = """\
                                    a server that watches this folder for agents"""
 HELP = "serve an agent and its functions from a Python file"
 FOLDER_VARIABLE = "PARLEY_VOICE_AGENT_AGENTS"
+RECORD_VARIABLE = "PARLEY_VOICE_AGENT_RECORD_DEBUG"
 _REPOSITORY = CHECKOUT / "model_repository"
 _CONNECT_S = 1.0
 _NEEDS = "parley run needs the packages of the extra “agent”; `make setup` installs them in the checkout"
@@ -68,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help=f"where the server looks for agents (default: as the launcher has noted, or {FOLDER_VARIABLE})",
     )
+    parser.add_argument(
+        "--record-debug",
+        type=Path,
+        metavar="FOLDER",
+        help="record every call as a whole, on a server that is started, for parley replay",
+    )
     add_profile(parser, "of the models of the server that is started (see parley models)")
     add_tls(parser)
 
@@ -85,10 +92,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if server:
         if args.profile:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
+        if args.record_debug:
+            raise UsageError(f"--record-debug is for a server that is started, and one runs at {server}")
         place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
     folder = own_folder("run", args.agents)
     environment = {FOLDER_VARIABLE: str(folder)}
+    if args.record_debug:
+        environment[RECORD_VARIABLE] = str(args.record_debug.absolute())
     options: dict[str, Any] = {"profile": profile, "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
         place = ServingPlace(own.endpoints.grpc, folder, profile=profile)

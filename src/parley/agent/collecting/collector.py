@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from parley.agent.collecting.dialogue import Dialogue, Outcome
 from parley.agent.collecting.reading import UserAnswer
 from parley.agent.memory import ToolRound
 from parley.agent.outcomes import Outcomes
+from parley.chance import calendar_time
 from parley.checkpoint import CollectState
 from parley.errors import InvalidMessageError
 from parley.languages import primary_language
@@ -163,7 +163,7 @@ class Collector(InstantTools):
         if self.active is None:
             return "", ""
         # Of the server's clock: in which time zone the user is, is not known.
-        today = datetime.now(UTC).astimezone().date()
+        today = calendar_time().astimezone().date()
         try:
             outcome = self._dialogue.on_turn(self._take(text), today)
         except Exception:  # noqa: BLE001 - logged; the language model answers the turn instead
