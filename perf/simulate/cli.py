@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +16,7 @@ from rich.console import Console
 from parley.launcher import LauncherError, ServerOptions, bring_weights
 from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
-from parley.replay.comparison import replay
-from parley.replay.recording import SUFFIX
 from parley.turns.settings import EAGERNESSES
-from parley_client.cli.commands.run import RECORD_VARIABLE
 from parley_client.cli.own_server import UNLIMITED, add_profile, running_server
 from parley_testing.caller import CallJob, run_calls
 from parley_testing.log import CallLog, transcript
@@ -82,15 +77,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--repeat", type=int, default=1, help="how often each scenario is run")
     add("--turn", choices=EAGERNESSES, help="eagerness of the sessions (default: the server's choice)")
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
-    add("--replay", type=Path, metavar="FOLDER", help="record all calls in FOLDER, and play each again")
     add("--all-cases", action="store_true", help="print all that counted against the agent")
     add("--show", action="store_true", help="print every call: who did what when, and why the agent did")
     add("--list", action="store_true", help="print the scenarios and stop")
     args = parser.parse_args(argv)
     if args.parallel < 1 or args.repeat < 1:
         parser.error("at least one call and one repetition are needed")
-    if args.replay and args.server:
-        parser.error("--replay is for a server that is started")
     return args
 
 
@@ -147,11 +139,8 @@ def _measure(
             text = f"  {line.at_s:8.2f} s  {line.who:>7}  {line.text}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    environment = dict(UNLIMITED)
-    if args.replay:
-        environment[RECORD_VARIABLE] = str(args.replay.absolute())
     with running_server(
-        args.server, console, "simulate", profile=args.profile, environment=environment
+        args.server, console, "simulate", profile=args.profile, environment=UNLIMITED
     ) as server:
         # The first conversation pays for caches that fill once; it is not measured.
         console.print("Warming up with two exchanges that do not count …")
@@ -167,23 +156,4 @@ def _measure(
         machine = {"cpus": os.cpu_count(), "parallel": args.parallel, "repeat": args.repeat}
         write_json(args.json, {**machine, **summary(scores)})
         console.print(f"All figures: {args.json}")
-    differ = _play_again(args.replay, console) if args.replay else 0
-    return 1 if scores.broken or differ else 0
-
-
-def _play_again(folder: Path, console: Console) -> int:
-    """Play all calls of a folder again; how many differ from what was recorded."""
-    logging.getLogger("parley").setLevel(logging.CRITICAL)
-    files = sorted(folder.glob(f"*{SUFFIX}"))
-    length_s, differ, began = 0.0, 0, time.monotonic()
-    for file in files:
-        played = replay(file)
-        length_s += played.length_s
-        if played.differences or played.unanswered or played.ended_early:
-            differ += 1
-            console.print(f"{file} differs; parley replay says how", markup=False, highlight=False)
-    took_s = time.monotonic() - began
-    console.print(
-        f"{len(files)} calls of {length_s:.0f} s were played again in {took_s:.0f} s: {differ} differ"
-    )
-    return differ
+    return 1 if scores.broken else 0

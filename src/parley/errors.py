@@ -414,11 +414,6 @@ def _all_errors(base: type[ParleyError]) -> dict[str, type[ParleyError]]:
 _BY_CODE = _all_errors(ParleyError)
 
 
-def error_of_code(code: str) -> type[ParleyError]:
-    """The class of errors with a code; of an unknown one :class:`InferenceError`."""
-    return _BY_CODE.get(code, InferenceError)
-
-
 def from_wire(text: str) -> ParleyError:
     """The error behind a Triton error message.
 

@@ -62,6 +62,11 @@ class OutputConsole(Console):
         raise OutputClosedError("the reader of the output has closed it")
 
 
+def printable(text: str) -> str:
+    """The text without control characters: it comes from a file."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def until_closed(program: Callable[[], int]) -> int:
     """The exit status of ``program``, and :data:`OUTPUT_CLOSED` if the reader of its output left."""
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from parley_client.cli.output import printable
 from parley_client.waterfall.calls import CallTimes, Row, TurnTimes
 from parley_client.waterfall.stages import STAGES, stage_times
 
@@ -26,7 +27,7 @@ _LONG = ("playback",)
 def print_waterfall(console: Console, call: CallTimes) -> None:
     """Print a call, in 80 columns where there is no terminal; without colours it reads the same."""
     width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
-    _print(console, Text(_printable(f"call {call.session or '(not ended)'}"), "bold"), width)
+    _print(console, Text(printable(f"call {call.session or '(not ended)'}"), "bold"), width)
     if call.trace_id:
         _print(console, Text(f"trace {call.trace_id}", "dim"), width)
     _print(console, _about(call), width)
@@ -49,7 +50,7 @@ def _about(call: CallTimes) -> Text:
     parts.append(f"{len(call.turns)} turn{'' if len(call.turns) == 1 else 's'}")
     if call.reason:
         parts.append(f"closed: {call.reason}")
-    return Text(_printable(", ".join(parts)), "dim")
+    return Text(printable(", ".join(parts)), "dim")
 
 
 def _heading_of_turn(turn: TurnTimes) -> Text:
@@ -60,7 +61,7 @@ def _heading_of_turn(turn: TurnTimes) -> Text:
     else:
         text.append("  no speech before it")
     if turn.outcome:
-        text.append(f"  {_printable(turn.outcome)}", "yellow" if turn.outcome != "complete" else "")
+        text.append(f"  {printable(turn.outcome)}", "yellow" if turn.outcome != "complete" else "")
     if turn.figures.speculated:
         text.append("  begun early")
     return text
@@ -108,13 +109,13 @@ def _print_bars(console: Console, bars: Sequence[_Bar], axis_ms: float, width: i
     _print(console, Text(head, "dim"), width)
     full = "#" if console.options.ascii_only else "█"
     for bar in bars[:_MAX_ROWS]:
-        name = _printable(bar.name)
+        name = printable(bar.name)
         if len(name) >= _NAME_COLUMNS:
             name = name[: _NAME_COLUMNS - 2] + "~"
         line = Text(f"{name:{_NAME_COLUMNS}}{_number(bar.start_ms)}{_number(bar.ms)}  ")
         line.append(_draw(bar, axis_ms, room, full), bar.style)
         if bar.error:
-            line.append(f" {_printable(bar.error)}", "red")
+            line.append(f" {printable(bar.error)}", "red")
         _print(console, line, width)
     if len(bars) > _MAX_ROWS:
         _print(console, Text(f"and {len(bars) - _MAX_ROWS} more", "dim"), width)
@@ -142,11 +143,6 @@ def _number(ms: float | None) -> str:
     if ms is None:
         return f"{'-':>{_NUMBER_COLUMNS}}"
     return f"{ms:{_NUMBER_COLUMNS}.0f}" if abs(ms) < _LONGEST_MS else f"{ms:{_NUMBER_COLUMNS}.0e}"
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: names come from a file."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _print(console: Console, text: Text, width: int) -> None:

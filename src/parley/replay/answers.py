@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from parley.asr.messages import AsrReply
 from parley.errors import ParleyError
-from parley.protocol import Playback, ToolResponse, decode_message, encode
+from parley.protocol import ToolResponse, decode_message, encode
 from parley.replay.call_log import (
     CANCELLED,
     Answer,
@@ -19,33 +19,29 @@ from parley.replay.call_log import (
     Ask,
     Iteration,
     Outcome,
-    Sent,
     Stimulus,
+    digest_of,
+    event_of,
     pack,
     unpack,
 )
 
-STREAMS = frozenset({"generate", "speak"})
+STREAMS = frozenset({"chat.generate", "synthesizer.speak"})
 """Requests with several outcomes; when one is left, its last is ``NOTHING``."""
 NOTHING = Outcome(pack(None))
-_AS_THEN = frozenset({"check", "start"})
+_AS_THEN = frozenset({"recognizer.check", "recognizer.start"})
 """Recognisers are played as they were also where their options are others."""
+_Key: TypeAlias = int | str
+"""Of a request its number; of one to a tool of the client the call's id."""
+_Question: TypeAlias = tuple[str, bytes]
 
 
 @dataclass
 class _Request:
-    kind: str
-    digest: bytes
     content: bytes
-    outcomes: list[tuple[float, Outcome]] = field(default_factory=list)
-
-
-class _Event(msgspec.Struct):
-    type: str
-    response_id: str = ""
-    call_id: str = ""
-    name: str = ""
-    arguments: Any = None
+    asked_at: float
+    outcomes: list[tuple[float, Any]] = field(default_factory=list)
+    """After how many seconds which :class:`Outcome` has come, or which :class:`ToolResponse`."""
 
 
 class Answers:
@@ -54,54 +50,48 @@ class Answers:
     Args:
         entries: of the file.
         followed: how many of them the agent has done likewise.
-        sent: the events until then.
     """
 
-    def __init__(self, entries: Sequence[AnyEntry], followed: int, sent: Iterable[bytes]) -> None:
-        self._requests: list[_Request] = []
-        self._responses: dict[str, list[tuple[float, ToolResponse]]] = {}
-        self._tools: deque[tuple[str, Any, str]] = deque()
-        self._spoken: set[str] = set()
-        self._taken: Counter[int] = Counter()
-        now, asked_at, contents = 0.0, dict[str, float](), dict[bytes, bytes]()
-        known = 0
+    def __init__(self, entries: Sequence[AnyEntry], followed: int) -> None:
+        self._requests: dict[_Key, _Request] = {}
+        self._alike: dict[_Question, deque[_Key]] = defaultdict(deque)
+        self._source: dict[_Key, _Key] = {}
+        """Of requests that are made now, which one of the file has their answers."""
+        self._taken: Counter[_Key] = Counter()
+        self._heard: Counter[int] = Counter()  # samples by stream
+        self._replies: dict[int, deque[tuple[int, float, Outcome]]] = defaultdict(deque)
+        now = 0.0
         for index, entry in enumerate(entries):
             match entry:
                 case Iteration():
                     now = entry.now
                 case Ask():
-                    content = contents.setdefault(entry.digest, entry.content)
-                    self._requests.append(_Request(entry.kind, entry.digest, content))
-                    known += index < followed
+                    self._add(entry.number, _question(entry), entry.content, now, index < followed)
+                    if (event := event_of(entry)).get("type") == "tool_request":
+                        self._add(event["call_id"], _request(event), b"", now, index < followed)
                 case Answer():
                     self._requests[entry.number].outcomes.append((entry.waited_s, entry.outcome))
                     self._taken[entry.number] += index < followed
-                case Sent() if (
-                    event := msgspec.json.decode(entry.event, type=_Event)
-                ).type == "tool_request":
-                    asked_at[event.call_id] = now
-                    self._responses[event.call_id] = []
-                    self._tools.append((event.name, event.arguments, event.call_id))
-                case Stimulus(kind="message") if (response := _response(entry.data)) is not None:
-                    if response.call_id in asked_at:
-                        self._responses[response.call_id].append((now - asked_at[response.call_id], response))
+                case Stimulus() if (response := _response(entry)) is not None:
+                    if (request := self._requests.get(response.call_id)) is not None:
+                        request.outcomes.append((now - request.asked_at, response))
                 case _:
                     pass
-        self._source = {number: number for number in range(known)}
-        self._heard: Counter[int] = Counter()  # samples by stream
-        self._replies: dict[int, deque[tuple[int, float, Outcome]]] = defaultdict(deque)
-        self._read_pushes()
-        waiting = {one[2] for one in self._tools}
-        for raw in sent:
-            self.on_event(raw)
-        self._own = waiting - {one[2] for one in self._tools}
+        self._own = frozenset(self._source)
+        self._used = set(self._source)
+        self._read_pushes([entry.number for entry in entries if _is_push(entry)])
 
-    def _read_pushes(self) -> None:
+    def _add(self, key: _Key, question: _Question, content: bytes, now: float, is_followed: bool) -> None:
+        self._requests[key] = _Request(content, now)
+        self._alike[question].append(key)
+        if is_followed:
+            self._source[key] = key
+
+    def _read_pushes(self, numbers: Sequence[int]) -> None:
         """Where in the audio of each stream its replies have come."""
         ends: Counter[int] = Counter()
-        for number, request in enumerate(self._requests):
-            if request.kind != "push":
-                continue
+        for number in numbers:
+            request = self._requests[number]
             stream, samples = unpack(request.content, tuple[int, int])
             ends[stream] += samples
             if self._taken[number]:
@@ -109,30 +99,28 @@ class Answers:
             elif request.outcomes:
                 self._replies[stream].append((ends[stream], *request.outcomes[0]))
 
-    def next_outcome(
-        self, number: int, kind: str, digest: bytes, content: bytes
-    ) -> tuple[float, Outcome] | None:
+    def answer(self, ask: Ask) -> tuple[float, Outcome] | None:
         """After how many seconds which outcome comes; None: the file has none."""
-        if kind == "push":
-            return self._hear(*unpack(content, tuple[int, int]))
-        if number not in self._source and (found := self._find(kind, digest)) is not None:
-            self._source[number] = found
-        source, taken = self._source.get(number), self._taken[number]
-        if source is None or taken >= len(self._requests[source].outcomes):
+        if _is_push(ask):
+            return self._hear(*unpack(ask.content, tuple[int, int]))
+        request, taken = self._find(ask.number, _question(ask)), self._taken[ask.number]
+        if request is None or taken >= len(request.outcomes):
             return None
-        self._taken[number] += 1
-        waited_s, outcome = self._requests[source].outcomes[taken]
-        return (0.0, CANCELLED) if kind in STREAMS and outcome == NOTHING else (waited_s, outcome)
+        self._taken[ask.number] += 1
+        waited_s, outcome = request.outcomes[taken]
+        return (0.0, CANCELLED) if ask.kind in STREAMS and outcome == NOTHING else (waited_s, outcome)
 
-    def _find(self, kind: str, digest: bytes) -> int | None:
+    def _find(self, key: _Key, question: _Question) -> _Request | None:
         """The first such request that has not been made again, or the last one."""
-        used = set(self._source.values())
-        found = [
-            number
-            for number, one in enumerate(self._requests)
-            if one.kind == kind and (one.digest == digest or kind in _AS_THEN)
-        ]
-        return next((one for one in found if one not in used), found[-1] if found else None)
+        if key not in self._source:
+            alike = self._alike[question]
+            while len(alike) > 1 and alike[0] in self._used:
+                alike.popleft()
+            if not alike:
+                return None
+            self._source[key] = alike[0]
+            self._used.add(alike[0])
+        return self._requests[self._source[key]]
 
     def _hear(self, stream: int, samples: int) -> tuple[float, Outcome]:
         self._heard[stream] += samples
@@ -148,37 +136,39 @@ class Answers:
 
     # --- the client ---------------------------------------------------------------------------
 
-    def is_timely(self, message: bytes) -> bool:
-        """Whether a message of the client suits what it was sent."""
-        try:
-            decoded = decode_message(message)
-        except ParleyError:
-            return True
-        if isinstance(decoded, ToolResponse):
-            return decoded.call_id in self._own
-        return not isinstance(decoded, Playback) or decoded.response_id in self._spoken
+    def is_timely(self, stimulus: Stimulus) -> bool:
+        """Whether the client would have sent this now, too: not the answer to a later request."""
+        response = _response(stimulus)
+        return response is None or response.call_id in self._own
 
-    def on_event(self, raw: bytes) -> list[tuple[float, bytes]] | None:
-        """What the client answers to an event, and after how many seconds; None: the file does not say."""
-        event = msgspec.json.decode(raw, type=_Event)
-        if event.type == "audio":
-            self._spoken.add(event.response_id)
-        if event.type != "tool_request":
-            return []
-        for one in self._tools:
-            if one[:2] == (event.name, event.arguments):
-                self._tools.remove(one)
-                responses = self._responses[one[2]]
-                replace = msgspec.structs.replace
-                return [
-                    (after_s, encode(replace(what, call_id=event.call_id))) for after_s, what in responses
-                ]
+    def respond(self, event: dict[str, Any]) -> list[tuple[float, bytes]] | None:
+        """The client's messages to a tool request, and after how many seconds; None: the file has none."""
+        call_id = event["call_id"]
+        if (request := self._find(call_id, _request(event))) is None:
+            return None
+        answers = [
+            (after_s, msgspec.structs.replace(one, call_id=call_id)) for after_s, one in request.outcomes
+        ]
+        return [(after_s, pack(encode(answer))) for after_s, answer in answers]
+
+
+def _is_push(entry: AnyEntry) -> bool:
+    return isinstance(entry, Ask) and entry.kind == "recognizer.push"
+
+
+def _question(ask: Ask) -> _Question:
+    return ask.kind, b"" if ask.kind in _AS_THEN else ask.digest
+
+
+def _request(event: dict[str, Any]) -> _Question:
+    return "tool of the client", digest_of([event["name"], event["arguments"]])
+
+
+def _response(stimulus: Stimulus) -> ToolResponse | None:
+    if stimulus.kind != "on_message":
         return None
-
-
-def _response(message: bytes) -> ToolResponse | None:
     try:
-        decoded = decode_message(message)
+        decoded = decode_message(unpack(stimulus.data, bytes))
     except ParleyError:
         return None
     return decoded if isinstance(decoded, ToolResponse) else None

@@ -1,32 +1,56 @@
 """The file of a recorded call: all that the agent's doings in it follow from, and what it did.
 
 The file is compressed (gzip): the line :data:`MAGIC`, then one :class:`Header`, entries, and :class:`End`,
-each as MessagePack behind its length of four bytes.
+each as MessagePack behind its length of four bytes. It may come from anyone: reading it makes nothing but
+the values below, and takes a bounded time and memory.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from parley.errors import ParleyError, Stage, error_of_code
+from parley.errors import ParleyError, Stage, from_wire
 
 MAGIC = b"parley call 1\n"
 """With the version of the format."""
 MAX_BYTES = 256 * 1024 * 1024
 """Of one call, before they are compressed. What follows is not recorded."""
+MAX_RECORD = 8 * 1024 * 1024
+"""Bytes of one record."""
+RECORD_COST = 64
+"""Bytes that each record counts besides its own: it takes that memory."""
+NOT_PACKED = (UnicodeEncodeError, RecursionError, OverflowError, TypeError)
+"""Raised for half a surrogate pair, for deep values and for large numbers, which tools may return."""
+_MAX_S = 86_400.0
+"""Length of a call, and of a wait."""
 _LENGTH = 4
 
 
-class CallLogError(ValueError):
-    """A file is no recorded call, is damaged, or has another version."""
+class CallLogError(ParleyError):
+    """A file is no recorded call."""
+
+    code = "call_log"
+
+
+class CallLogVersionError(CallLogError):
+    """Another version of Parley has recorded the call."""
+
+    code = "call_log_version"
+
+
+class CallLogDamagedError(CallLogError):
+    """A file has parts that no recording has."""
+
+    code = "call_log_damaged"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,27 +65,18 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     config: bytes
     """JSON of :class:`parley.agent.config.AgentConfig`, without keys and addresses."""
     has: frozenset[str]
-    """Those of :data:`parley.replay.recording.OPTIONAL` that the agent has."""
-    mark: bytes = b""
-    """JSON of an empty :class:`parley.checkpoint.SessionState` that names the call. Empty: none does."""
-
-
-class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """An exception of a model or a tool."""
-
-    code: str
-    """Empty: it was no :class:`parley.errors.ParleyError`."""
-    text: str
-    stage: Stage
-    retry_after_s: float | None
+    """Names of the optional parts that the session has, such as those of its engines."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What a model has returned."""
+    """How a request has ended."""
 
     value: bytes | None = None
-    """MessagePack. None with no failure: the request was cancelled."""
-    failure: Failure | None = None
+    """The answer in MessagePack. None without an error: the request was cancelled."""
+    error: str = ""
+    """:meth:`parley.errors.ParleyError.to_wire`, or the name of another exception."""
+    stage: Stage = "connection"
+    retry_after_s: float | None = None
 
 
 CANCELLED = Outcome()
@@ -74,69 +89,68 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Iteration(Entry, frozen=True, array_like=True, tag=0):
-    """The event loop begins an iteration with steps of this call."""
+    """The event loop begins an iteration with steps of this call; ``now``: seconds of its clock."""
 
     now: float
-    """Seconds of the loop's clock."""
 
 
 class Stimulus(Entry, frozen=True, array_like=True, tag=1):
-    """The client or the server has done something: ``message``, ``audio``, ``end``, ..."""
+    """From outside a method of the session was called, or a tool has reported its ``progress``."""
 
     kind: str
     data: bytes
+    """The argument in MessagePack."""
 
 
 class Ask(Entry, frozen=True, array_like=True, tag=2):
-    """The agent has begun a request to a model, a tool, or the client's stream."""
+    """The agent has begun a request to a model or a tool, or has sent something to the client."""
 
     number: int
     kind: str
     digest: bytes
     """Of the request without ids that are random."""
     content: bytes
-    """The request in MessagePack, without audio. Empty: an earlier one has this digest."""
+    """The arguments in MessagePack; in the place of audio its length."""
 
 
 class Answer(Entry, frozen=True, array_like=True, tag=3):
     """The outcome of a request, or the next one of its stream, has reached the agent."""
 
     number: int
-    waited_s: float
+    waited_s: Annotated[float, msgspec.Meta(ge=0.0, le=_MAX_S)]
     outcome: Outcome
 
 
 class Read(Entry, frozen=True, array_like=True, tag=4):
-    """From this reading on, a property of a model has this value."""
+    """From now on a property of a model has this value; ``key``: digest of what it is."""
 
     key: bytes
-    number: int
     outcome: Outcome
 
 
-class Sent(Entry, frozen=True, array_like=True, tag=5):
-    """The client was sent an event."""
-
-    event: bytes
-    """JSON."""
-    audio: bytes
-    """Digest of its samples; empty: it has none."""
-
-
-class End(Entry, frozen=True, array_like=True, tag=6):
+class End(Entry, frozen=True, array_like=True, tag=5):
     """Nothing follows."""
 
     why: str
-    """Empty, or what has ended the recording before the call: ``limit`` or ``late``."""
+    """Empty, or what has ended the recording before the call: ``limit``, ``late``, or ``content`` that cannot
+    be written."""
 
 
-AnyEntry: TypeAlias = Iteration | Stimulus | Ask | Answer | Read | Sent | End
+AnyEntry: TypeAlias = Iteration | Stimulus | Ask | Answer | Read | End
 
 
-def _encode_array(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.astype("<i2", copy=False).tobytes()
-    raise NotImplementedError(type(value))
+    if isinstance(value, ParleyError):
+        return value.to_wire()
+    if isinstance(value, Collection):
+        return list(value)
+    raise TypeError(type(value))
+
+
+def _leave_audio_out(value: Any) -> Any:
+    return len(value) if isinstance(value, np.ndarray) else _encode_other(value)
 
 
 def _decode_array(kind: type, value: Any) -> Any:
@@ -147,24 +161,37 @@ def _decode_array(kind: type, value: Any) -> Any:
 
 def pack(value: Any) -> bytes:
     """A value as MessagePack; of arrays the samples."""
-    return msgspec.msgpack.encode(value, enc_hook=_encode_array)
+    return msgspec.msgpack.encode(value, enc_hook=_encode_other)
 
 
-def unpack(raw: bytes, kind: Any) -> Any:
+def pack_without_audio(value: Any) -> bytes:
+    """A value as MessagePack; of arrays the length."""
+    return msgspec.msgpack.encode(value, enc_hook=_leave_audio_out)
+
+
+def unpack(raw: bytes, kind: Any = Any) -> Any:
     """The value of a type that :func:`pack` has written."""
     return msgspec.msgpack.decode(raw, type=kind, dec_hook=_decode_array)
 
 
-def digest_of(raw: bytes) -> bytes:
-    """A short text that other contents do not have."""
-    return blake2b(raw, digest_size=12).digest()
+def digest_of(value: Any) -> bytes:
+    """A short text that other values do not have."""
+    return blake2b(pack(value), digest_size=12).digest()
+
+
+def event_of(ask: Ask) -> dict[str, Any]:
+    """The event that a request sends to the client; empty: it sends none."""
+    if ask.kind not in {"outlet.send", "outlet.finish"}:
+        return {}
+    _, event, *_ = unpack(ask.content, list[Any])
+    return event or {}
 
 
 def failed(error: BaseException) -> Outcome:
     """The outcome of a request that has failed so."""
     if isinstance(error, ParleyError):
-        return Outcome(None, Failure(error.code, str(error), error.stage, error.retry_after_s))
-    return Outcome(None, Failure("", type(error).__name__, "connection", None))
+        return Outcome(None, error.to_wire(), error.stage, error.retry_after_s)
+    return Outcome(None, type(error).__name__)
 
 
 def result_of(outcome: Outcome, kind: Any) -> Any:
@@ -172,15 +199,14 @@ def result_of(outcome: Outcome, kind: Any) -> Any:
 
     Raises:
         ParleyError: it is a failure.
-        RuntimeError: it was a failure without a code.
+        RuntimeError: it was another exception.
     """
-    failure = outcome.failure
-    if failure is None:
+    if not outcome.error:
         return unpack(outcome.value or b"", kind)
-    if not failure.code:
-        raise RuntimeError(failure.text)
-    error = error_of_code(failure.code)(failure.text, retry_after_s=failure.retry_after_s)
-    error.stage = failure.stage
+    if ":" not in outcome.error:
+        raise RuntimeError(outcome.error)
+    error = from_wire(outcome.error)
+    error.stage, error.retry_after_s = outcome.stage, outcome.retry_after_s
     raise error
 
 
@@ -191,40 +217,45 @@ def frame(record: msgspec.Struct) -> bytes:
 
 
 def read_log(path: Path) -> tuple[Header, list[AnyEntry]]:
-    """A recorded call; its last entry is an :class:`End` unless its server was killed.
+    """A recorded call; its last entry is an :class:`End` unless the file was cut.
 
     Raises:
         CallLogError: the file cannot be used.
         OSError: it cannot be read.
     """
-    with gzip.open(path) as file:
-        try:
+    try:
+        with gzip.open(path) as file:
             if (magic := file.read(len(MAGIC))) != MAGIC:
-                is_other = magic.startswith(MAGIC.split(b"1")[0])
-                raise CallLogError(
-                    "another version of Parley has written it" if is_other else "it is no call"
-                )
+                if magic.startswith(MAGIC.split(b"1")[0]):
+                    raise CallLogVersionError(f"{path}: another version of Parley has recorded it")
+                raise CallLogError(f"{path} is no recorded call")
             records = _split(file)
-            header = msgspec.msgpack.decode(next(records), type=Header)
-            entries = msgspec.msgpack.Decoder(AnyEntry)
-            return header, [entries.decode(raw) for raw in records]
-        except (msgspec.MsgspecError, StopIteration, EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CallLogError(f"it is damaged, or no call: {error}") from error
+            header = msgspec.msgpack.decode(next(records, b""), type=Header)
+            decoder = msgspec.msgpack.Decoder(AnyEntry)
+            entries = [decoder.decode(raw) for raw in records]
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise CallLogError(f"{path} is no recorded call") from error
+    except (msgspec.MsgspecError, zlib.error, RecursionError) as error:
+        raise CallLogDamagedError(f"{path} is damaged: {error}") from error
+    times = [entry.now for entry in entries if isinstance(entry, Iteration)] or [0.0]
+    # Written so that NaN fails.
+    if not (all(one <= other for one, other in pairwise(times)) and times[-1] - times[0] <= _MAX_S):
+        raise CallLogDamagedError(f"{path} is damaged: its times are not those of a call")
+    return header, entries
 
 
 def _split(file: gzip.GzipFile) -> Iterator[bytes]:
+    """The records, as far as the file goes."""
     left = MAX_BYTES
     while True:
         try:
             length = int.from_bytes(file.read(_LENGTH))
-            raw = file.read(length) if length <= left else b""
-        except EOFError:  # its server was killed
+            left -= length + RECORD_COST
+            if left < 0 or length > MAX_RECORD:
+                raise CallLogDamagedError(f"{file.name} is too large")
+            raw = file.read(length)
+        except EOFError:
             return
-        if not length:
-            return
-        left -= length + _LENGTH
-        if left < 0:
-            raise CallLogError("it is too large")
-        if len(raw) < length:
+        if not length or len(raw) < length:
             return
         yield raw

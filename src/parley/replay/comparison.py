@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from parley.agent.config import AgentConfig
-from parley.names import suggest_name
 from parley.protocol import Start
-from parley.replay.call_log import AnyEntry, CallLogError, End, Iteration, Sent, read_log
+from parley.replay.call_log import AnyEntry, Ask, CallLogDamagedError, End, Iteration, event_of, read_log
+from parley.replay.changes import change
 from parley.replay.playing import Player
 
-StructT = TypeVar("StructT", bound=msgspec.Struct)
 _SHOWN = {
     "transcript": ("words", ("text",)),
     "turn_decision": ("end of turn", ("reason", "text")),
@@ -31,158 +31,108 @@ _SHOWN = {
 """Events that are compared by their contents: how that is called, and its fields."""
 
 
-class SentEvent(NamedTuple):
-    """What the client was sent."""
-
-    at_s: float
-    event: bytes
-    audio: bytes
-
-
-class Difference(NamedTuple):
-    """Something that one of the calls has, or has otherwise."""
+class Happening(NamedTuple):
+    """Something that a call has, by which calls are compared."""
 
     at_s: float
     """Since the call began."""
     what: str
-    before: str
-    """Empty: it is new."""
-    after: str
-    """Empty: it is gone."""
+    text: str
 
 
 @dataclass(frozen=True)
 class Replay:
     """A call that was played again."""
 
-    differences: list[Difference]
+    session: str
+    gone: list[Happening]
+    """What only the recorded call has."""
+    new: list[Happening]
+    """What only the replayed call has."""
     length_s: float
     """As recorded."""
     steps: int
-    unanswered: tuple[float, str] | None = None
+    unanswered: tuple[float, str] | None
     """When the agent has asked what the file has no answer to, and whom: what follows is not compared."""
-    ended_early: str = ""
+    ended_early: str
     """Why the file ends before the call does; empty: it does not."""
 
+    @property
+    def differs(self) -> bool:
+        """Whether the agent did anything else than it had done."""
+        return bool(self.gone or self.new or self.unanswered)
 
-class UnknownSettingError(ValueError):
-    """There is no such setting, or it cannot have this value."""
 
-
-def replay(path: Path, changes: Iterable[str] = ()) -> Replay:
+def replay(path: Path, changes: Sequence[str] = ()) -> Replay:
     """Play a recorded call, with ``SETTING=VALUE`` changed.
 
     Raises:
         CallLogError: the file cannot be used.
-        OSError: it cannot be read.
-        UnknownSettingError: a change is impossible.
+        InvalidInputError: a change is impossible.
+        OSError: the file cannot be read.
     """
     header, entries = read_log(path)
     try:
         start = msgspec.json.decode(header.start, type=Start)
         config = msgspec.json.decode(header.config, type=AgentConfig)
-    except msgspec.MsgspecError as error:
-        raise CallLogError(f"another version of Parley has written it: {error}") from error
-    for change in changes:
-        start, config = _change(start, config, change)
-    player = Player(header, entries, start, config)
-    player.run()
-    times = [entry.now for entry in entries if isinstance(entry, Iteration)]
-    began = times[0] if times else 0.0
-    before = [SentEvent(at - began, *more) for at, *more in _sent(entries)]
-    after = [SentEvent(at - began, event, audio) for at, event, audio in player.sent_events]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CallLogDamagedError(f"{path}: its settings are not those of this version: {error}") from error
+    for text in changes:
+        start, config = change(start, config, text)
+    try:
+        logging.disable()  # the server has written all that when the call was recorded
+        player = Player(header, entries, start, config)
+        player.run()
+        asked = list(_with_times(entries))
+        began, ended = (asked[0][0], asked[-1][0]) if asked else (0.0, 0.0)
+        before, after = _happenings(asked, began), _happenings(player.asked_at, began)
+    except Exception as error:
+        # What the agent's own code raises ends in its tasks; entries that fit nothing it did end here.
+        raise CallLogDamagedError(f"{path}: its entries do not fit together: {error!r}") from error
+    finally:
+        logging.disable(logging.NOTSET)
     unanswered = None
     if player.unanswered:
         unanswered = player.loop.now - began, player.unanswered
         before = [one for one in before if one.at_s <= unanswered[0]]
-    last = entries[-1] if entries else None
-    why = last.why if isinstance(last, End) else "killed"
-    return Replay(compare(before, after), times[-1] - began if times else 0.0, player.steps, unanswered, why)
+    gone, new = compare(before, after)
+    if player.missed is not None and not (gone or new or changes):
+        gone = [Happening(player.missed[0] - began, "step", str(player.missed[1]))]
+    why = entries[-1].why if entries and isinstance(entries[-1], End) else "the file is cut"
+    return Replay(header.session, gone, new, ended - began, player.steps, unanswered, why)
 
 
-def _sent(entries: Iterable[AnyEntry]) -> Iterable[tuple[float, bytes, bytes]]:
+def _with_times(entries: Iterable[AnyEntry]) -> Iterable[tuple[float, Ask]]:
     now = 0.0
     for entry in entries:
         if isinstance(entry, Iteration):
             now = entry.now
-        elif isinstance(entry, Sent):
-            yield now, entry.event, entry.audio
+        elif isinstance(entry, Ask):
+            yield now, entry
 
 
-def compare(before: Sequence[SentEvent], after: Sequence[SentEvent]) -> list[Difference]:
-    """What differs, in the order of time; where no content does, the first event that does."""
-    found: list[Difference] = []
-    old, new = _contents(before), _contents(after)
-    for what in (*old, *(set(new) - set(old))):
-        had, has = old.get(what, []), new.get(what, [])
-        matcher = SequenceMatcher(None, [text for _, text in had], [text for _, text in has], autojunk=False)
-        for kind, i, j, k, m in matcher.get_opcodes():
-            if kind != "equal":
-                at_s = had[i][0] if i < j else has[k][0]
-                texts = [" | ".join(text for _, text in part) for part in (had[i:j], has[k:m])]
-                found.append(Difference(at_s, what, *texts))
-    if not found and list(before) != list(after):
-        number = next(
-            (n for n, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
-            min(len(before), len(after)),
-        )
-        parts = [events[number] if number < len(events) else None for events in (before, after)]
-        shown = ["" if one is None else f"{one.at_s:.6f} s {one.event.decode()}" for one in parts]
-        found.append(Difference(max(one.at_s for one in parts if one is not None), "event", *shown))
-    return sorted(found)
-
-
-def _contents(events: Iterable[SentEvent]) -> dict[str, list[tuple[float, str]]]:
-    """By what it is, when the call has what."""
-    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    answers: dict[str, str] = {}
-    for at_s, raw, _ in events:
-        event: dict[str, Any] = msgspec.json.decode(raw)
-        kind = event["type"]
+def _happenings(asked: Iterable[tuple[float, Ask]], began: float) -> list[Happening]:
+    found: list[Happening] = []
+    answers: dict[str, str] = defaultdict(str)
+    for now, ask in asked:
+        event = event_of(ask)
+        kind, at_s = event.get("type"), now - began
         if kind == "response":
-            answers[event["response_id"]] = answers.get(event["response_id"], "") + event["text"]
+            answers[event["response_id"]] += event["text"]
         elif kind == "response_done":
-            found["answer"].append((at_s, answers.pop(event["response_id"], "")))
+            found.append(Happening(at_s, "answer", answers.pop(event["response_id"], "")))
         elif kind in _SHOWN and event.get("is_final", True) and event.get("decision", "commit") == "commit":
             what, names = _SHOWN[kind]
-            found[what].append((at_s, " ".join(str(event.get(name)) for name in names)))
+            found.append(Happening(at_s, what, " ".join(str(event.get(name)) for name in names)))
     return found
 
 
-def _change(start: Start, config: AgentConfig, change: str) -> tuple[Start, AgentConfig]:
-    name, _, text = change.partition("=")
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        value = text
-    path = name.split(".")
-    try:
-        if path[0] in Start.__struct_fields__:
-            return _set(start, path, value), config
-        if path[0] in AgentConfig.__struct_fields__:
-            return start, _set(config, path, value)
-        deadlines = {one.encode_name: one.name for one in msgspec.structs.fields(config.deadlines)}
-        if path[0] in deadlines:
-            return start, _set(config, ["deadlines", deadlines[path[0]]], value)
-    except (msgspec.ValidationError, AttributeError) as error:
-        raise UnknownSettingError(f"{change}: {error}") from error
-    known = (*Start.__struct_fields__, *AgentConfig.__struct_fields__, *deadlines)
-    raise UnknownSettingError(f"there is no setting {name!r}{suggest_name(name, known)}")
-
-
-def _set(struct: StructT, path: Sequence[str], value: Any) -> StructT:
-    """A struct with another value of a field, or of a field of its field.
-
-    Raises:
-        AttributeError: it has no such field.
-        msgspec.ValidationError: the value is wrong.
-    """
-    before = getattr(struct, path[0])
-    if len(path) > 1:
-        if not isinstance(before, msgspec.Struct):
-            raise AttributeError(f"{path[0]} has no fields")
-        value = _set(before, path[1:], value)
-    else:
-        kind = next(one.type for one in msgspec.structs.fields(struct) if one.name == path[0])
-        value = msgspec.convert(value, kind, strict=False)
-    return msgspec.structs.replace(struct, **{path[0]: value})
+def compare(before: list[Happening], after: list[Happening]) -> tuple[list[Happening], list[Happening]]:
+    """What only the first call has, and what only the second has; when does not count."""
+    contents = [[one[1:] for one in happenings] for happenings in (before, after)]
+    gone, new = list[Happening](), list[Happening]()
+    for kind, i, j, k, m in SequenceMatcher(None, *contents, autojunk=False).get_opcodes():
+        if kind != "equal":
+            gone += before[i:j]
+            new += after[k:m]
+    return gone, new

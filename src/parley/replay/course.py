@@ -6,8 +6,9 @@ import asyncio
 import heapq
 import selectors
 import time
-from asyncio.events import TimerHandle
-from collections.abc import Callable, Coroutine
+from asyncio.events import _set_running_loop
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from datetime import datetime
 from itertools import count
@@ -33,6 +34,15 @@ class Course(Chance):
         """The number of the next task of this call."""
         return next(self._tasks)
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What the block does belongs to this call, and so do its tasks and timers."""
+        before = current_chance.set(self)
+        try:
+            yield
+        finally:
+            current_chance.reset(before)
+
 
 def find_course(context: Context | None) -> Course | None:
     """The call that a context belongs to; None as ``context``: the one under way."""
@@ -51,15 +61,13 @@ class CourseTask(asyncio.Task[Any]):
         return self._number
 
 
-class OrderedTimer(TimerHandle):
-    """Of two timers that are due at once the one that was made first is called first."""
+class _Moment(float):
+    """When a timer is due; of two that are due at once the one that was made first is called first."""
 
-    __slots__ = ("number",)
     number: int
 
-    def __lt__(self, other: TimerHandle) -> bool:
-        mine, others = (self.when(), self.number), (other.when(), getattr(other, "number", -1))
-        return mine < others
+    def __lt__(self, other: float) -> bool:
+        return super().__lt__(other) or (self == other and self.number < getattr(other, "number", -1))
 
 
 class CourseLoop(asyncio.SelectorEventLoop):
@@ -75,25 +83,24 @@ class CourseLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
         """As :meth:`asyncio.loop.call_soon`."""
-        if (course := find_course(context)) is not None:
-            callback, args = course.step, (callback, *args)
-        return super().call_soon(callback, *args, context=context)
+        return super().call_soon(*_counted(context, callback, args), context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> TimerHandle:
+    ) -> Any:
         """As :meth:`asyncio.loop.call_at`."""
-        if (course := find_course(context)) is not None:
-            callback, args = course.step, (callback, *args)
-        timer = OrderedTimer(when, callback, args, self, context)
-        timer.number = next(self._timers)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
-        return timer
+        moment = _Moment(when)
+        moment.number = next(self._timers)
+        return super().call_at(moment, *_counted(context, callback, args), context=context)
 
     def _run_once(self) -> None:
         self.iterations += 1
         super()._run_once()  # type: ignore[misc]
+
+
+def _counted(context: Context | None, callback: Callable[..., object], args: tuple[Any, ...]) -> Any:
+    course = find_course(context)
+    return (callback, *args) if course is None else (course.step, callback, *args)
 
 
 def make_task(
@@ -130,3 +137,56 @@ class _SteppingSelector(selectors.DefaultSelector):
         found = super().select(timeout)
         self._loop.now = time.monotonic()
         return found
+
+
+class ReplayLoop(SteppedLoop):
+    """Has no clock: its owner says what happens next. It calls what a real loop would call, in its order."""
+
+    _ready: Any
+    _scheduled: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = 0  # of those that are ready, those of this iteration
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be the running loop for a while, and then no more."""
+        _set_running_loop(self)
+        try:
+            yield
+        finally:
+            _set_running_loop(None)
+            self.close()
+
+    def begin_iteration(self, now: float) -> None:
+        """The next iteration begins: timers are due that are due at ``now``."""
+        self.now = now
+        while self._scheduled and self._scheduled[0].when() < now + self._clock_resolution:  # type: ignore[attr-defined]
+            self._ready.append(heapq.heappop(self._scheduled))
+        self._left = len(self._ready)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to be called in this iteration."""
+        while self._left and self._ready[0].cancelled():
+            self._ready.popleft()
+            self._left -= 1
+        return not self._left
+
+    def run_next(self) -> None:
+        """Call what is next in this iteration."""
+        self._left -= 1
+        self._ready.popleft()._run()  # noqa: SLF001 - as event loops do
+
+    def run_newest(self) -> None:
+        """Call what was added last."""
+        self._ready.pop()._run()  # noqa: SLF001
+
+    def next_time(self) -> float | None:
+        """When the next iteration has something to call; None: never."""
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)
+        if self._ready:
+            return self.now
+        return max(self.now, self._scheduled[0].when()) if self._scheduled else None

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-from parley.agent.config import AgentConfig
+from parley.agent.config import NO_MODEL, AgentConfig
 from parley.agent.metrics import UNMEASURED
 from parley.agent.ports import Engines, TurnScoring
-from parley.calls.following import FollowedCall
-from parley.checkpoint import SessionState
 from parley.errors import ModelUnavailableError, from_wire
-from parley.protocol import ClientMessage, ServerEvent, Start
+from parley.protocol import Start
 from parley.replay.answers import NOTHING, STREAMS, Answers
 from parley.replay.call_log import (
     CANCELLED,
@@ -32,38 +27,31 @@ from parley.replay.call_log import (
     Read,
     Stimulus,
     digest_of,
-    pack,
+    event_of,
     result_of,
     unpack,
 )
-from parley.replay.loop import ReplayLoop
-from parley.replay.session import CallCourse, CourseSession
+from parley.replay.course import ReplayLoop
+from parley.replay.ports import STIMULI, CourseSession, Port
 from parley.tools.base import ReportProgress
 
-T = TypeVar("T")
-_ENDED_AT_ONCE = frozenset({"abort", "close"})
+_ENDED_AT_ONCE = STREAMS | {"chat.abort", "synthesizer.abort", "recognizer.close"}
 _AFTER_S = 5.0
 """Behind the end of the file a call is played that has not ended by then."""
-
-
-class Absent:
-    """In the place of all that a session asks through its course, which never asks it."""
-
-    def __getattr__(self, name: str) -> Callable[..., Absent]:
-        return lambda *_, **__: self
+_MAX_CLOSING = 1_000
+"""Iterations in which the tasks of a call end that is not played on."""
 
 
 class _PlayedFuture(asyncio.Future[Outcome]):
     """Ends as the file says, also where it is cancelled, until it is ``released``."""
 
-    released = False
     closes = False
     """Whether it is the end of a request that is waited for."""
-    _is_cancelled = False
+    _is_released = _is_cancelled = False
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - of the base
         self._is_cancelled = True
-        return super().cancel() if self.released else not self.done()
+        return super().cancel() if self._is_released else not self.done()
 
     def end(self, outcome: Outcome) -> None:
         """The outcome has come."""
@@ -74,35 +62,33 @@ class _PlayedFuture(asyncio.Future[Outcome]):
 
     def release(self) -> None:
         """From now on it ends at once where it is cancelled."""
-        self.released = True
+        self._is_released = True
         if self._is_cancelled:
             super().cancel()
 
 
-class Player(CallCourse):
+class Player(Port):
     """Plays one call. Its steps are those of the file as long as the agent does as it did."""
 
     def __init__(self, header: Header, entries: list[AnyEntry], start: Start, config: AgentConfig) -> None:
         super().__init__(header.seed, datetime.fromisoformat(header.started))
         self.loop = ReplayLoop()
-        self.sent_events: list[tuple[float, bytes, bytes]] = []
-        """What the client was sent: when, the event, and the digest of its audio."""
-        self.diverged_at: float | None = None
-        """When the agent first did otherwise than in the file."""
+        self.asked_at: list[tuple[float, Ask]] = []
+        """All that the agent has asked, and when."""
+        self.missed: tuple[float, AnyEntry] | None = None
+        """When the agent has first not done what the file has next; None: it has done all as it did."""
         self.unanswered = ""
-        """What it has then asked that the file has no answer to: it is not played on. Empty: nothing."""
+        """What the agent has asked that the file has no answer to: it is not played on. Empty: nothing."""
         self._header, self._entries = header, entries
         self._start, self._config = start, config
-        self._session: CourseSession
+        self._session: CourseSession | None = None
         self._free: Answers | None = None
+        """Not None: the agent has done otherwise than in the file."""
         self._is_over = self._is_closing = False
-        self._contents: dict[int, bytes] = {}
-        self._asked: list[tuple[str, bytes]] = []
         self._expected = 0  # requests of the file so far
         self._pending: dict[int, _PlayedFuture] = {}
         self._reporters: dict[int, ReportProgress] = {}
         self._reads: dict[bytes, list[Read]] = defaultdict(list)
-        self._read_count: dict[bytes, int] = defaultdict(int)
         for entry in entries:
             if isinstance(entry, Read):
                 self._reads[entry.key].append(entry)
@@ -110,28 +96,27 @@ class Player(CallCourse):
     def run(self) -> None:
         """Play the call."""
         with self.loop.running():
-            for index, entry in enumerate(self._entries):
-                if not self._follow(entry):
-                    self.diverged_at = self.loop.now
-                    self._go_on_freely(index)
-                    break
-            self._close()
+            try:
+                for index, entry in enumerate(self._entries):
+                    if not self._follow(entry):
+                        self.missed = self.loop.now, entry
+                        self._go_on_freely(index)
+                        break
+            finally:
+                self._close()
 
     def _close(self) -> None:
         """End what is left of a call that has not ended: nothing of it counts."""
         self._is_closing = True
-        ended: set[asyncio.Task[Any]] = set()
-        while tasks := asyncio.all_tasks(self.loop):
-            for task in tasks - ended:
-                task.cancel()
-            ended |= tasks
-            for future in self._pending.values():
-                future.release()
-                future.cancel()
-            due = self.loop.next_timer if self.loop.is_idle else None
-            if due is None and self.loop.is_idle:
-                break  # of no task that heeds its cancellation
-            self.loop.begin_iteration(max(self.loop.now, due or 0.0))
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        for future in self._pending.values():
+            future.release()
+            future.cancel()
+        for _ in range(_MAX_CLOSING):
+            if not asyncio.all_tasks(self.loop) or (due := self.loop.next_time()) is None:
+                break
+            self.loop.begin_iteration(due)
             while not self.loop.is_over:
                 self.loop.run_next()
 
@@ -145,95 +130,69 @@ class Player(CallCourse):
             self.loop.run_next()
         match entry:
             case Iteration():
-                return self._begin_iteration(entry.now)
+                if not self.loop.is_over or len(self.asked_at) != self._expected:
+                    return False
+                self.loop.begin_iteration(entry.now)
+                if self._session is None:
+                    self._session = self._open()
             case Stimulus():
                 self._apply(entry)
             case Ask():
                 self._expected += 1
-                asked = self._asked[entry.number] if entry.number < len(self._asked) else None
-                return asked == (entry.kind, entry.digest)
+                asked = [(ask.kind, ask.digest) for _, ask in self.asked_at[self._expected - 1 :][:1]]
+                return asked == [(entry.kind, entry.digest)]
             case Answer():
-                return self._answer(entry)
+                if (future := self._pending.pop(entry.number, None)) is None:
+                    return False
+                future.end(entry.outcome)
+                self.loop.run_newest()
             case _:
                 pass
         return True
 
-    def _begin_iteration(self, now: float) -> bool:
-        if not self.loop.is_over or len(self._asked) != self._expected:
-            return False
-        self.loop.begin_iteration(now)
-        if self._expected == 0 and self.steps == 0 and not hasattr(self, "_session"):
-            self._open()
-        return True
-
-    def _answer(self, answer: Answer) -> bool:
-        future = self._pending.pop(answer.number, None)
-        if future is None:
-            return False
-        future.end(answer.outcome)
-        self.loop.run_newest()
-        return True
-
-    def _open(self) -> None:
-        absent = cast("Any", Absent())
-        parts = dict.fromkeys(self._header.has, absent)
-        if "reads_turns" in parts:
-            parts["reads_turns"] = True
-        if "turn" in parts:
-            parts["turn"] = TurnScoring(absent, lambda _: None)
-        engines = Engines(lambda *_: absent, absent, absent, **parts)
-        followed = _Followed(self._header.mark) if self._header.mark else None
-        self._session = CourseSession(
-            self,
-            self._header.session,
-            self._start,
-            engines,
-            absent,
-            self._config,
-            metrics=UNMEASURED,
-            followed=cast("FollowedCall", followed),
-        )
+    def _open(self) -> CourseSession:
+        parts: dict[str, Any] = dict.fromkeys(self._header.has, True)
+        more = {"metrics": UNMEASURED, "followed": parts.pop("followed", None)}
+        nothing: Any = None  # what is asked through a port is never used
+        if parts.pop("turn", False) and self._config.turn != NO_MODEL:
+            parts["turn"] = TurnScoring(nothing, lambda _: None)
+        if self._config.turn_text == NO_MODEL:
+            parts.pop("reads_turns", None)
+        engines = Engines(lambda *_: nothing, nothing, nothing, **parts)
+        return CourseSession(self, self._header.session, self._start, engines, nothing, self._config, **more)
 
     def _apply(self, stimulus: Stimulus) -> None:
-        session, data = self._session, stimulus.data
-        match stimulus.kind:
-            case "run":
-                self._work = self.loop.create_task(session.run())
-                self.loop.run_newest()
-            case "audio":
-                session.push_audio(data)
-            case "message":
-                session.on_message(data)
-            case "end":
-                session.end(cast("Any", data.decode()))
-            case "go_away":
-                session.go_away(int(data))
-            case "error":
-                session.report_error(from_wire(data.decode()))
-            case "progress":
-                number, value = unpack(data, tuple[int, Any])
-                self._reporters[number](value)
+        assert self._session is not None, "a call begins with its session"
+        kind = stimulus.kind
+        if kind == "run":
+            self._work = self.loop.create_task(self._session.run())
+            self.loop.run_newest()
+        elif kind == "progress":
+            number, value = unpack(stimulus.data)
+            self._reporters[number](value)
+        elif kind in STIMULI:
+            argument = unpack(stimulus.data)
+            getattr(self._session, kind)(from_wire(argument) if kind == "report_error" else argument)
+        else:
+            raise ValueError(kind)
 
     # --- otherwise than in the file ---------------------------------------------------------
 
     def _go_on_freely(self, index: int) -> None:
         """Play the rest by its times: what comes from outside then, and answers as late as they were."""
-        self._free = Answers(self._entries, index, [event for _, event, _ in self.sent_events])
-        now = last = self.loop.now
+        self._free = Answers(self._entries, index)
+        now = self.loop.now
         for entry in self._entries[index:]:
             if isinstance(entry, Iteration):
-                last = now = entry.now
+                now = entry.now
             elif isinstance(entry, Stimulus):
                 self._at(now, self._apply_freely, entry)
+        self._at(now + _AFTER_S, self.finish)
         for number, future in tuple(self._pending.items()):
-            future.release()
-            if not future.done():
-                self._answer_freely(number, future)
-        self._at(last + _AFTER_S, self.finish)
+            self._answer_freely(number, future)
         while not (self._is_over or self.unanswered):
             if self.loop.is_over:
-                due = self.loop.now if not self.loop.is_idle else self.loop.next_timer
-                self.loop.begin_iteration(max(self.loop.now, self.loop.now if due is None else due))
+                self.loop.begin_iteration(self.loop.next_time() or self.loop.now)
             else:
                 self.loop.run_next()
 
@@ -242,22 +201,22 @@ class Player(CallCourse):
 
     def _apply_freely(self, stimulus: Stimulus) -> None:
         assert self._free is not None
-        if stimulus.kind == "progress":
-            return  # its request may have another number
-        if stimulus.kind != "message" or self._free.is_timely(stimulus.data):
+        # The request of a tool's progress may have another number.
+        if stimulus.kind != "progress" and self._free.is_timely(stimulus):
             self._apply(stimulus)
 
     def _answer_freely(self, number: int, future: _PlayedFuture) -> None:
         assert self._free is not None
-        kind, digest = self._asked[number]
-        if kind in _ENDED_AT_ONCE or (future.closes and kind in STREAMS):
-            self._at(self.loop.now, self._end_freely, future, NOTHING, kind)
+        future.release()
+        if future.done():
             return
-        found = self._free.next_outcome(number, kind, digest, self._contents[number])
+        _, ask = self.asked_at[number]
+        ends = future.closes and ask.kind in _ENDED_AT_ONCE
+        found = (0.0, NOTHING) if ends else self._free.answer(ask)
         if found is None:
-            self.unanswered = kind
+            self.unanswered = ask.kind
         else:
-            self._at(self.loop.now + found[0], self._end_freely, future, found[1], kind)
+            self._at(self.loop.now + found[0], self._end_freely, future, found[1], ask.kind)
 
     def _end_freely(self, future: _PlayedFuture, outcome: Outcome, kind: str) -> None:
         if future.done():
@@ -267,30 +226,45 @@ class Player(CallCourse):
         else:
             future.end(outcome)
 
+    # --- what the session asks ------------------------------------------------------------
+
+    def stimulus(self, kind: str, data: bytes) -> None:
+        """See the base."""
+
     def finish(self) -> None:
         """See the base."""
         self._is_over = True
 
-    # --- what the session asks ------------------------------------------------------------
-
-    def sent_as(self, event: bytes, audio: bytes) -> None:
+    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], Any]) -> Any:  # noqa: ARG002
         """See the base."""
-        if self._is_closing:
-            return
-        self.sent_events.append((self.loop.now, event, audio))
-        if self._free is None:
-            return
-        if (responses := self._free.on_event(event)) is None:
-            self.unanswered = "tool"
-        for delay_s, message in responses or ():
-            self._at(self.loop.now + delay_s, self._session.on_message, message)
+        if not (reads := self._reads[digest_of([kind, question])]):
+            self.unanswered = kind
+            raise ModelUnavailableError(f"{kind} was not asked when the call was recorded")
+        before = bisect_right(reads, self.steps, key=lambda read: read.at)
+        return result_of(reads[max(0, before - 1)].outcome, answers)
+
+    def tell(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:
+        """See the base."""
+
+    def reporter(self, report: ReportProgress) -> ReportProgress:
+        """See the base."""
+        self._reporters[self.asks] = report
+        return report
 
     def asked(self, number: int, kind: str, digest: bytes, content: bytes) -> None:
         """See the base."""
-        self._asked.append((kind, digest))
-        self._contents[number] = content
+        if self._is_closing:
+            return
+        ask = Ask(self.steps, number, kind, digest, content)
+        self.asked_at.append((self.loop.now, ask))
+        if self._free is None or (event := event_of(ask)).get("type") != "tool_request":
+            return
+        if (responses := self._free.respond(event)) is None:
+            self.unanswered = "tool of the client"
+        for delay_s, message in responses or ():
+            self._at(self.loop.now + delay_s, self._apply, Stimulus(0, "on_message", message))
 
-    async def wait(self, number: int, answers: Any, make: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002
+    async def wait(self, number: int, answers: Any, make: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG002
         """See the base."""
         self._pending[number] = future = _PlayedFuture(loop=self.loop)
         future.closes = answers is None
@@ -298,47 +272,5 @@ class Player(CallCourse):
             future.release()
             future.cancel()
         elif self._free is not None:
-            future.release()
             self._answer_freely(number, future)
-        return cast("T", result_of(await future, answers))
-
-    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], T]) -> T:  # noqa: ARG002
-        """See :class:`parley.replay.ports.Port`."""
-        key = digest_of(pack([kind, question]))
-        number = self._read_count[key]
-        self._read_count[key] += 1
-        found = [one for one in self._reads[key] if one.number <= number]
-        if not found:
-            self.unanswered = kind
-            raise ModelUnavailableError(f"{kind} was not asked when the call was recorded")
-        return cast("T", result_of(found[-1].outcome, answers))
-
-    def tell(self, do: Callable[[], object]) -> None:
-        """See :class:`parley.replay.ports.Port`."""
-
-    def reporter(self, report: ReportProgress) -> ReportProgress:
-        """See :class:`parley.replay.ports.Port`."""
-        self._reporters[self.asks] = report
-        return report
-
-
-class _Followed:
-    """Of :class:`parley.calls.following.FollowedCall` what is seen by the session."""
-
-    def __init__(self, mark: bytes) -> None:
-        self._state = msgspec.json.decode(mark, type=SessionState)
-
-    def mark(self, state: SessionState) -> SessionState:
-        mine = self._state
-        return msgspec.structs.replace(
-            state, call=mine.call, call_part=mine.call_part, call_seal=mine.call_seal
-        )
-
-    def on_audio(self, audio: NDArray[np.int16], *, muted: bool) -> None:
-        pass
-
-    def on_message(self, message: ClientMessage) -> None:
-        pass
-
-    def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
-        pass
+        return result_of(await future, answers)

@@ -1,284 +1,310 @@
-"""All that a session asks of what is around it, as requests that can be recorded and answered again."""
+"""A session all of whose doings go through one port, which records them, or plays what was recorded."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from parley import protocol
+from parley.agent.config import AgentConfig
 from parley.agent.ports import Engines, Outlet, TurnScoring
-from parley.agents.registry import AgentRegistry
-from parley.asr.messages import AsrOptions, AsrReply
-from parley.engines.base import NamesModel, Recognizer
+from parley.agent.session import AgentSession
+from parley.asr.messages import AsrReply
+from parley.checkpoint import CHECKPOINT_VERSION, SessionState
 from parley.knowledge.passages import Passage
-from parley.llm.messages import GenerateRequest, LlmEvent
-from parley.protocol import ServerEvent, Tool
+from parley.llm.messages import LlmEvent
+from parley.protocol import AgentSummary, Start, Tool
+from parley.replay.call_log import NOT_PACKED, digest_of, pack, pack_without_audio
+from parley.replay.course import Course, find_course
 from parley.tools.base import ReportProgress, ToolOutcome
-from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.messages import SpeechChunk
 
-T = TypeVar("T")
-NO_AUDIO = np.zeros(0, np.int16)
 _UNIQUE = ("request_id", "traceparent", "cache_salt", "utterance")
 """Fields of requests that are made anew for each."""
 
 
-class Port(Protocol):
-    """Asks, and notes or knows what is answered.
+class Port(Course, ABC):
+    """The course of a call with all that its session asks and does.
 
     ``kind`` and ``question`` say what is asked; ``answers`` is the type of the answer.
     """
 
-    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], T]) -> T:
+    asks = 0
+    """Requests so far."""
+
+    @abstractmethod
+    def stimulus(self, kind: str, data: bytes) -> None:
+        """Something has come from outside."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The session has ended."""
+
+    @abstractmethod
+    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], Any]) -> Any:
         """What ``get`` returns at once."""
-        ...
 
-    def tell(self, do: Callable[[], object]) -> None:
+    @abstractmethod
+    def tell(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:
         """Have something done that has no answer."""
-        ...
 
-    async def ask(
-        self,
-        kind: str,
-        question: Any,
-        answers: Any,
-        make: Callable[[], Awaitable[T]],
-        audio: NDArray[np.int16] = NO_AUDIO,
-    ) -> T:
-        """The result of ``make``."""
-        ...
-
-    def stream(
-        self, kind: str, question: Any, answers: Any, make: Callable[[], AsyncGenerator[T, None]]
-    ) -> AsyncGenerator[T, None]:
-        """The items of ``make``."""
-        ...
-
+    @abstractmethod
     def reporter(self, report: ReportProgress) -> ReportProgress:
-        """What a tool may call at any time in the place of ``report``."""
-        ...
+        """What the next request, a tool's, may call at any time in the place of ``report``."""
 
-    def sent(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
-        """The client is sent an event."""
-        ...
+    @abstractmethod
+    def asked(self, number: int, kind: str, digest: bytes, content: bytes) -> None:
+        """A request begins."""
+
+    @abstractmethod
+    async def wait(self, number: int, answers: Any, make: Callable[[], Awaitable[Any]]) -> Any:
+        """The next outcome of a request: what ``make`` returns."""
+
+    def _begin(self, kind: str, question: Any) -> int:
+        number = self.asks
+        self.asks += 1
+        try:
+            self.asked(number, kind, digest_of([kind, question]), pack_without_audio(question))
+        except NOT_PACKED:
+            self.asked(number, kind, b"", pack(None))
+        return number
+
+    def send(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:
+        """Have something done for the client."""
+        self._begin(kind, question)
+        self.tell(kind, question, answers, do)
+
+    async def ask(self, kind: str, question: Any, answers: Any, make: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of ``make``."""
+        return await self.wait(self._begin(kind, question), answers, make)
+
+    async def stream(
+        self, kind: str, question: Any, answers: Any, make: Callable[[], AsyncGenerator[Any, None]]
+    ) -> AsyncGenerator[Any, None]:
+        """The items of ``make``."""
+        number, items = self._begin(kind, question), _made(make)
+        try:
+            while found := await self.wait(number, list[answers], lambda: _next(items)):
+                yield found[0]
+        finally:
+            await self.wait(number, None, items.aclose)
 
 
-def through(port: Port, engines: Engines) -> Engines:
+async def _made(make: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
+    async with aclosing(make()) as items:
+        async for item in items:
+            yield item
+
+
+async def _next(items: AsyncGenerator[Any, None]) -> list[Any]:
+    """The next item; empty: there is none."""
+    async for item in items:
+        return [item]
+    return []
+
+
+class Asked:
+    """What is asked through a port in the place of ``inner``, which a replay does not have."""
+
+    def __init__(self, port: Port, inner: Any, number: int = 0) -> None:
+        self.port, self.inner, self.number = port, inner, number
+
+
+class _Member:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.kind = name, f"{owner.__name__.removeprefix('Port').lower()}.{name}"
+
+
+@dataclass
+class Value(_Member):
+    """An attribute of ``inner``, or what it is where that has none."""
+
+    answers: Any
+    default: Any = None
+
+    def __get__(self, asked: Asked, _: type) -> Any:
+        get = lambda: getattr(asked.inner, self.name, self.default)  # noqa: E731
+        return asked.port.read(self.kind, [asked.number], self.answers, get)
+
+
+@dataclass
+class Method(_Member):
+    """A method of ``inner``, called by one of :class:`Port`. Named arguments are no part of the question."""
+
+    how: Literal["read", "tell", "send", "ask", "stream"]
+    answers: Any = None
+
+    def __get__(self, asked: Asked, _: type) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            if (report := options.get("on_progress")) is not None:
+                options["on_progress"] = asked.port.reporter(report)
+            make = lambda: getattr(asked.inner, self.name)(*args, **options)  # noqa: E731
+            question = [asked.number, *map(_bare, args)]
+            return getattr(asked.port, self.how)(self.kind, question, self.answers, make)
+
+        return call
+
+
+def _bare(value: Any) -> Any:
+    if not isinstance(value, msgspec.Struct):
+        return value
+    return msgspec.structs.replace(value, **{name: "" for name in _UNIQUE if hasattr(value, name)})
+
+
+class PortRecognizer(Asked):
+    """:class:`parley.engines.base.Recognizer`."""
+
+    model = Value(str)
+    unavailable = Value(list[str], ())
+    languages = Method("ask", list[str])
+    check = Method("ask")
+    start = Method("ask")
+    push = Method("ask", AsrReply)
+    begin_turn = Method("tell")
+    flush = Method("ask", AsrReply)
+    close = Method("ask")
+
+
+class PortChat(Asked):
+    """:class:`parley.engines.base.ChatModel`, and ``NamesModel``."""
+
+    model = Value(str, "")
+    generate = Method("stream", LlmEvent)
+    abort = Method("ask")
+
+
+class PortSynthesizer(Asked):
+    """:class:`parley.engines.base.Synthesizer`."""
+
+    languages = Value(list[str])
+    voices = Value(list[str] | None)
+    check_known = Method("read", bool)
+    check_voice = Method("ask")
+    speak = Method("stream", tuple[SpeechChunk, np.ndarray])  # type: ignore[type-arg]
+    abort = Method("ask")
+
+
+class PortTurn(Asked):
+    """:class:`parley.engines.base.TurnModel`."""
+
+    score = Method("ask", float)
+
+
+class PortTools(Asked):
+    """:class:`parley.tools.base.ServerTools`."""
+
+    names = Value(list[str])
+    tools = Value(list[Tool])
+    timeout_s = Method("read", float | None)
+    call = Method("ask", ToolOutcome)
+
+
+class PortKnowledge(Asked):
+    """:class:`parley.knowledge.passages.KnowledgeSearch`."""
+
+    search = Method("ask", list[Passage])
+
+
+class PortAgents(Asked):
+    """Of :class:`parley.agents.registry.AgentRegistry` what a session shows its client."""
+
+    summaries = Value(list[AgentSummary])
+
+
+class PortOutlet(Asked):
+    """:class:`parley.agent.ports.Outlet`."""
+
+    send = Method("send")
+    finish = Method("send")
+    is_cancelled = Method("ask", bool)
+
+
+class PortFollowed(Asked):
+    """:class:`parley.calls.following.FollowedCall`."""
+
+    on_audio = Method("tell")
+    on_message = Method("tell")
+    on_event = Method("tell")
+
+    def mark(self, state: SessionState) -> SessionState:
+        """A state with the mark of this call."""
+        get = lambda: self.inner.mark(SessionState(version=CHECKPOINT_VERSION))  # noqa: E731
+        mark = self.port.read("followed.mark", [], SessionState, get)
+        return msgspec.structs.replace(
+            state, call=mark.call, call_part=mark.call_part, call_seal=mark.call_seal
+        )
+
+
+PARTS: dict[str, type[Asked]] = {
+    "turn": PortTurn,
+    "server_tools": PortTools,
+    "knowledge": PortKnowledge,
+    "agents": PortAgents,
+}
+"""Of engines those that an agent may not have."""
+
+
+def _through(port: Port, engines: Engines) -> Engines:
     """The engines, asked through ``port``."""
-    turn, tools, knowledge, agents = engines.turn, engines.server_tools, engines.knowledge, engines.agents
     numbers = count()
+    inner = {name: getattr(engines, name) for name in PARTS}
+    parts: dict[str, Any] = {name: PARTS[name](port, one) for name, one in inner.items() if one is not None}
+    if engines.turn is not None:
+        parts["turn"] = TurnScoring(PortTurn(port, engines.turn.model), engines.turn.failed)
     return replace(
         engines,
-        recognizer=lambda *names: PortRecognizer(port, next(numbers), engines.recognizer(*names)),
-        chat=PortChat(port, engines),
-        synthesizer=PortSynthesizer(port, engines),
-        turn=None if turn is None else TurnScoring(PortTurnModel(port, turn), turn.failed),
-        server_tools=None if tools is None else PortTools(port, engines),
-        knowledge=None if knowledge is None else PortKnowledge(port, engines),
-        agents=None if agents is None else cast("AgentRegistry", PortAgents(port, agents)),
+        recognizer=lambda *names: PortRecognizer(port, engines.recognizer(*names), next(numbers)),
+        chat=PortChat(port, engines.chat),
+        synthesizer=PortSynthesizer(port, engines.synthesizer),
+        **parts,
     )
 
 
-def _bare(request: msgspec.Struct) -> msgspec.Struct:
-    return msgspec.structs.replace(request, **{name: "" for name in _UNIQUE if hasattr(request, name)})
+STIMULI = ("push_audio", "on_message", "end", "go_away", "report_error")
+"""Methods of a session that are called from outside."""
 
 
-class PortRecognizer:
-    """:class:`parley.engines.base.Recognizer`."""
+def _stimulus(name: str) -> Any:
+    def do(self: CourseSession, argument: Any) -> None:
+        if find_course(None) is not self.port:
+            self.port.stimulus(name, pack(argument))
+        getattr(AgentSession, name)(self, argument)
 
-    def __init__(self, port: Port, number: int, recognizer: Recognizer) -> None:
-        self._port, self._number, self._inner = port, number, recognizer
-        self.unavailable: Sequence[str] = ()
-
-    @property
-    def model(self) -> str:
-        """See the base."""
-        return self._port.read("model", self._number, str, lambda: self._inner.model)
-
-    async def languages(self) -> Sequence[str]:
-        """See the base."""
-
-        async def ask() -> tuple[list[str], list[str]]:
-            return list(await self._inner.languages()), list(getattr(self._inner, "unavailable", ()))
-
-        kind = tuple[list[str], list[str]]
-        languages, self.unavailable = await self._port.ask("languages", self._number, kind, ask)
-        return languages
-
-    async def check(self, options: AsrOptions) -> None:
-        """See the base."""
-        question = [self._number, _bare(options)]
-        await self._port.ask("check", question, None, lambda: self._inner.check(options))
-
-    async def start(self, options: AsrOptions) -> None:
-        """See the base."""
-        question = [self._number, _bare(options)]
-        await self._port.ask("start", question, None, lambda: self._inner.start(options))
-
-    async def push(self, audio: NDArray[np.int16]) -> AsrReply:
-        """See the base."""
-        question = [self._number, len(audio)]
-        return await self._port.ask("push", question, AsrReply, lambda: self._inner.push(audio), audio)
-
-    def begin_turn(self) -> None:
-        """See the base."""
-        self._port.tell(self._inner.begin_turn)
-
-    async def flush(self) -> AsrReply:
-        """See the base."""
-        return await self._port.ask("flush", self._number, AsrReply, self._inner.flush)
-
-    async def close(self) -> None:
-        """See the base."""
-        await self._port.ask("close", self._number, None, self._inner.close)
+    return do
 
 
-class PortChat:
-    """:class:`parley.engines.base.ChatModel`."""
+class CourseSession(AgentSession):
+    """A session that goes through a port; the other arguments are those of the base."""
 
-    def __init__(self, port: Port, engines: Engines) -> None:
-        self._port, self._inner = port, engines.chat
-
-    @property
-    def model(self) -> str:
-        """Empty: there is only one."""
-        inner = self._inner
-        return self._port.read("chat", 0, str, lambda: inner.model if isinstance(inner, NamesModel) else "")
-
-    def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
-        """See the base."""
-        return self._port.stream("generate", _bare(request), LlmEvent, lambda: self._inner.generate(request))
-
-    async def abort(self, request_id: str) -> None:
-        """See the base."""
-        await self._port.ask("abort", "", None, lambda: self._inner.abort(request_id))
-
-
-class PortSynthesizer:
-    """:class:`parley.engines.base.Synthesizer`."""
-
-    def __init__(self, port: Port, engines: Engines) -> None:
-        self._port, self._inner = port, engines.synthesizer
-        self.languages: Sequence[str] = port.read("spoken", 0, list[str], lambda: [*self._inner.languages])
-
-    @property
-    def voices(self) -> Sequence[str] | None:
-        """See the base."""
-        return self._port.read("voices", 0, list[str] | None, lambda: self._inner.voices)
-
-    def check_known(self, voice: str | None, language: str) -> bool:
-        """See the base."""
-        question = [voice, language]
-        return self._port.read("known", question, bool, lambda: self._inner.check_known(voice, language))
-
-    async def check_voice(self, voice: str) -> None:
-        """See the base."""
-        await self._port.ask("voice", voice, None, lambda: self._inner.check_voice(voice))
-
-    def speak(self, request: SpeakRequest) -> AsyncGenerator[tuple[SpeechChunk, NDArray[np.int16]], None]:
-        """See the base."""
-        kind = tuple[SpeechChunk, np.ndarray]  # type: ignore[type-arg]
-        return self._port.stream("speak", _bare(request), kind, lambda: self._inner.speak(request))
-
-    async def abort(self, request_id: str) -> None:
-        """See the base."""
-        await self._port.ask("abort", "", None, lambda: self._inner.abort(request_id))
-
-
-class PortTurnModel:
-    """:class:`parley.engines.base.TurnModel`."""
-
-    def __init__(self, port: Port, scoring: TurnScoring) -> None:
-        self._port, self._inner = port, scoring.model
-
-    async def score(self, speech: NDArray[np.int16], *, traceparent: str = "") -> float:
-        """See the base."""
-        make = lambda: self._inner.score(speech, traceparent=traceparent)  # noqa: E731
-        return await self._port.ask("score", len(speech), float, make, speech)
-
-
-class PortTools:
-    """:class:`parley.tools.base.ServerTools`."""
-
-    def __init__(self, port: Port, engines: Engines) -> None:
-        assert engines.server_tools is not None
-        self._port, self._inner = port, engines.server_tools
-
-    @property
-    def names(self) -> Collection[str]:
-        """See the base."""
-        return self._port.read("names", 0, list[str], lambda: sorted(self._inner.names))
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """See the base."""
-        return self._port.read("tools", 0, list[Tool], lambda: [*self._inner.tools])
-
-    def timeout_s(self, name: str) -> float | None:
-        """See the base."""
-        return self._port.read("timeout_s", name, float | None, lambda: self._inner.timeout_s(name))
-
-    async def call(
+    def __init__(  # noqa: PLR0917 - those of the base behind one more
         self,
+        port: Port,
         name: str,
-        arguments: Mapping[str, Any],
-        *,
-        traceparent: str = "",
-        on_progress: ReportProgress | None = None,
-    ) -> ToolOutcome:
+        start: Start,
+        engines: Engines,
+        outlet: Outlet,
+        config: AgentConfig,
+        **more: Any,
+    ) -> None:
+        self.port = port
+        if more["followed"] is not None:
+            more["followed"] = PortFollowed(port, more["followed"])
+        with port.entered():
+            super().__init__(name, start, _through(port, engines), PortOutlet(port, outlet), config, **more)
+
+    push_audio, on_message, end, go_away, report_error = map(_stimulus, STIMULI)
+
+    async def run(self) -> None:
         """See the base."""
-        report = None if on_progress is None else self._port.reporter(on_progress)
-        make = lambda: self._inner.call(name, arguments, traceparent=traceparent, on_progress=report)  # noqa: E731
-        return await self._port.ask("tool", [name, arguments], ToolOutcome, make)
-
-
-class PortKnowledge:
-    """:class:`parley.knowledge.passages.KnowledgeSearch`."""
-
-    def __init__(self, port: Port, engines: Engines) -> None:
-        assert engines.knowledge is not None
-        self._port, self._inner = port, engines.knowledge
-
-    async def search(self, query: str) -> Sequence[Passage]:
-        """See the base."""
-        return await self._port.ask("search", query, list[Passage], lambda: self._inner.search(query))
-
-
-class PortAgents:
-    """Of :class:`parley.agents.registry.AgentRegistry` what a session shows its client."""
-
-    def __init__(self, port: Port, agents: AgentRegistry) -> None:
-        self._port, self._inner = port, agents
-
-    @property
-    def summaries(self) -> list[protocol.AgentSummary]:
-        """The agents that sessions may name."""
-        kind = list[protocol.AgentSummary]
-        return self._port.read("agents", 0, kind, lambda: [*self._inner.summaries])
-
-
-class PortOutlet:
-    """:class:`parley.agent.ports.Outlet`."""
-
-    def __init__(self, port: Port, outlet: Outlet) -> None:
-        self._port, self._inner = port, outlet
-
-    def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
-        """See the base."""
-        self._port.sent(event, audio)
-        self._inner.send(event, audio)
-
-    def finish(self, last: ServerEvent | None = None) -> None:
-        """See the base."""
-        if last is not None:
-            self._port.sent(last, None)
-        self._inner.finish(last)
-
-    async def is_cancelled(self) -> bool:
-        """See the base."""
-        return await self._port.ask("is_cancelled", "", bool, self._inner.is_cancelled)
+        self.port.stimulus("run", b"")
+        with self.port.entered():
+            try:
+                await super().run()
+            finally:
+                self.port.finish()

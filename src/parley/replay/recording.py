@@ -7,58 +7,37 @@ import errno
 import logging
 import secrets
 import shutil
-import zlib
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
+from gzip import GzipFile
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from parley.agent.config import AgentConfig
-from parley.agent.metrics import AgentMetrics
 from parley.agent.ports import Engines, Outlet
 from parley.agent.session import AgentSession
 from parley.calls.folder import LEAST_FREE, make_call_id, open_private, to_iso
-from parley.calls.following import FollowedCall
 from parley.calls.writing import CallWriter
-from parley.checkpoint import CHECKPOINT_VERSION, SessionState
 from parley.engines.base import RemoteChat
 from parley.protocol import CANARY_PREFIX, Start
-from parley.replay.call_log import (
-    MAGIC,
-    MAX_BYTES,
-    Answer,
-    AnyEntry,
-    Ask,
-    End,
-    Header,
-    Iteration,
-    Outcome,
-    Read,
-    Sent,
-    Stimulus,
-    digest_of,
-    failed,
-    frame,
-    pack,
-)
+from parley.replay import call_log
+from parley.replay.call_log import CANCELLED, NOT_PACKED, Outcome, digest_of, failed, frame, pack
 from parley.replay.course import CourseLoop
-from parley.replay.session import CallCourse, CourseSession
+from parley.replay.ports import PARTS, CourseSession, Port
 from parley.timeouts import loop_time
 from parley.tools.base import ReportProgress
 
-MAX_FOLDER = 4 * 1024 * 1024 * 1024
+MAX_FOLDER = 8 * 1024 * 1024 * 1024
 """Bytes of all files together; beyond them the oldest are deleted when a call begins."""
 SUFFIX = ".call"
-_GZIP = 31  # of zlib: with the header of gzip
 _BLOCK = 32 * 1024
 """Bytes that are given to the writer together."""
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -75,39 +54,30 @@ class CallLogs:
         self._writer = writer
 
     def open_session(
-        self,
-        session_id: str,
-        start: Start,
-        engines: Engines,
-        outlet: Outlet,
-        config: AgentConfig,
-        *,
-        metrics: AgentMetrics,
-        followed: FollowedCall | None = None,
+        self, name: str, start: Start, engines: Engines, outlet: Outlet, config: AgentConfig, **more: Any
     ) -> AgentSession:
         """A session that is recorded, if it may be; the arguments are those of ``AgentSession``."""
-        parts: dict[str, Any] = {"metrics": metrics, "followed": followed}
-        if session_id.startswith(CANARY_PREFIX) or _hides(start, engines):
-            return AgentSession(session_id, start, engines, outlet, config, **parts)
-        mark = SessionState(version=CHECKPOINT_VERSION)
+        if name.startswith(CANARY_PREFIX) or _hides(start, engines):
+            return AgentSession(name, start, engines, outlet, config, **more)
         now = datetime.now(UTC)
-        header = Header(
-            session=session_id,
+        parts = {part: getattr(engines, part) for part in (*PARTS, "reads_turns")} | {
+            "followed": more["followed"]
+        }
+        header = call_log.Header(
+            session=name,
             seed=secrets.randbits(64),
             started=to_iso(now),
             start=msgspec.json.encode(start),
             config=msgspec.json.encode(_shown(config)),
-            has=frozenset(name for name in OPTIONAL if getattr(engines, name) not in (None, False)),
-            mark=b"" if followed is None else msgspec.json.encode(followed.mark(mark)),
+            has=frozenset(part for part, value in parts.items() if value not in (None, False)),
         )
-        file = _LogFile(self._folder, f"{make_call_id(now)}{SUFFIX}")
-        put = lambda raw, last: self._writer.put(len(raw), partial(file.write, raw), is_last=last)  # noqa: E731
-        recorder = Recorder(header, put)
-        return CourseSession(recorder, session_id, start, engines, outlet, config, **parts)
+        file = _File(self._folder / f"{make_call_id(now)}{SUFFIX}")
+        _log.info("%s: is recorded in %s", name, file.path)
 
+        def put(raw: bytes, *, is_last: bool) -> bool:
+            return not file.failed and self._writer.put(len(raw), partial(file.write, raw), is_last=is_last)
 
-OPTIONAL = ("turn", "reads_turns", "server_tools", "knowledge", "agents")
-"""Parts of :class:`parley.agent.ports.Engines` that are noted to be there."""
+        return CourseSession(Recorder(header, put), name, start, engines, outlet, config, **more)
 
 
 def _hides(start: Start, engines: Engines) -> bool:
@@ -118,60 +88,59 @@ def _hides(start: Start, engines: Engines) -> bool:
 
 def _shown(config: AgentConfig) -> AgentConfig:
     """The settings without keys and without addresses, which may hold passwords."""
-    hidden = dict.fromkeys(("llm_url", "calls_list", "calls_store", "knowledge_store"), "")
+    hidden = dict.fromkeys(("llm_url", "llm_key_file", "calls_list", "calls_store", "knowledge_store"), "")
     return msgspec.structs.replace(config, remote_chat=RemoteChat(), **hidden)
 
 
-class _LogFile:
-    """One file, written in the thread of the recordings of calls."""
+class _File:
+    """One file. But for ``failed`` it is used in the thread of the recordings of calls."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / name
-        self._file: BufferedWriter | None = None
-        self._packer = zlib.compressobj(1, wbits=_GZIP)
-        self._failed = False
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failed = False
+        """Whether the disk takes no more of it."""
+        self._files = ExitStack()
+        self._packed: GzipFile | None = None
 
     def write(self, raw: bytes) -> None:
         """Add a block to the file; an empty one ends it."""
-        if self._failed:
+        if self.failed:
             return
         try:
-            file = self._file = self._file or self._open()
-            # Whole blocks, so that a server that is killed leaves a file that can be read.
-            file.write(self._packer.compress(raw) + self._packer.flush(zlib.Z_SYNC_FLUSH))
-            file.flush()
+            packed = self._packed = self._packed or self._open()
+            if shutil.disk_usage(self.path.parent).free < LEAST_FREE:
+                raise OSError(errno.ENOSPC, "there is no room for it", str(self.path))  # noqa: TRY301
+            packed.write(raw)
+            packed.flush()  # a server that is killed leaves a file that can be read
             if not raw:
-                file.write(self._packer.flush())
-        except OSError as error:
-            self._failed = True
-            _log.error("a call is not written down any more: %s", error)
-        if self._file is not None and (self._failed or not raw):
+                self._files.close()
+        except Exception as error:  # noqa: BLE001 - logged: the call goes on, and so do other recordings
+            self.failed = True
+            _log.error("a recording ends: %s", error)
             with suppress(OSError):
-                self._file.close()
+                self._files.close()
 
-    def _open(self) -> BufferedWriter:
-        folder = self._path.parent
+    def _open(self) -> GzipFile:
+        folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files = sorted((path.name, path, path.stat().st_size) for path in folder.glob(f"*{SUFFIX}"))
-        left = MAX_FOLDER - sum(size for _, _, size in files)
-        for _, path, size in files:
-            if left < MAX_BYTES:
+        left = MAX_FOLDER - call_log.MAX_BYTES
+        for path in sorted(folder.glob(f"*{SUFFIX}"), reverse=True):  # the newest are kept
+            left -= path.stat().st_size
+            if left < 0:
                 path.unlink(missing_ok=True)
-                left += size
-        if shutil.disk_usage(folder).free < LEAST_FREE:
-            raise OSError(errno.ENOSPC, "there is no room for it", str(folder))
-        return open_private(self._path)
+        file: BufferedWriter = self._files.enter_context(open_private(self.path))
+        return self._files.enter_context(GzipFile("", "wb", 1, file))
 
 
-class Recorder(CallCourse):
+class Recorder(Port):
     """Notes all that one call follows from.
 
     Args:
         header: what the file begins with.
-        put: takes a block for the file, and whether it is the last one; returns whether there was room.
+        put: takes a block for the file, and whether it is of the last ones; returns whether there was room.
     """
 
-    def __init__(self, header: Header, put: Callable[[bytes, bool], bool]) -> None:
+    def __init__(self, header: call_log.Header, put: Callable[..., bool]) -> None:
         super().__init__(header.seed, datetime.fromisoformat(header.started))
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CourseLoop), "recorded calls need a loop that counts their steps"
@@ -180,123 +149,114 @@ class Recorder(CallCourse):
         self._put = put
         self._open = True
         self._iteration = -1
-        self._digests: set[bytes] = set()
-        self._reads: dict[bytes, tuple[int, Outcome]] = {}
-        self._waiting = bytearray(MAGIC + frame(header))
+        self._reads: dict[bytes, Outcome] = {}
+        self._waiting = call_log.MAGIC + frame(header)
         self._size = len(self._waiting)
-        self._write_waiting()
 
     # --- notes ----------------------------------------------------------------------------
 
-    def _note(self, entry: AnyEntry) -> None:
-        if not self._open:
-            return
+    def _note(self, entry: call_log.AnyEntry) -> None:
+        self._note_iteration()
+        self._add(entry)
+
+    def _note_iteration(self) -> None:
         if self._loop.iterations != self._iteration:
             self._iteration = self._loop.iterations
-            self._add(Iteration(self.steps, self._loop.time()))
-        self._add(entry)
-        if self._size > MAX_BYTES:
-            self._end("limit")
-        elif len(self._waiting) >= _BLOCK and not self._write_waiting():
-            self._end("late")
+            self._add(call_log.Iteration(self.steps, self._loop.time()))
 
-    def _add(self, entry: AnyEntry) -> None:
+    def _add(self, entry: call_log.AnyEntry) -> None:
+        if not self._open:
+            return
         raw = frame(entry)
-        self._size += len(raw)
+        self._size += len(raw) + call_log.RECORD_COST
+        if self._size > call_log.MAX_BYTES or len(raw) > call_log.MAX_RECORD:
+            self._end("limit")
+            return
         self._waiting += raw
-
-    def _write_waiting(self, *, is_last: bool = False) -> bool:
-        block, self._waiting = bytes(self._waiting), bytearray()
-        return self._put(block, is_last)
+        if len(self._waiting) >= _BLOCK:
+            block, self._waiting = self._waiting, b""
+            if not self._put(block, is_last=False):
+                self._end("late")
 
     def _end(self, why: str) -> None:
-        self._open = False
-        self._add(End(self.steps, why))
-        self._write_waiting(is_last=True)
-        self._put(b"", True)
+        if self._open:
+            self._open = False
+            self._put(self._waiting + frame(call_log.End(self.steps, why)), is_last=True)
+            self._put(b"", is_last=True)
 
     def finish(self) -> None:
-        """The session has ended."""
-        if self._open:
-            self._end("")
+        """See the base."""
+        self._end("")
 
     def step(self, callback: Callable[..., object], *args: Any) -> None:
         """See the base."""
-        if self._open and self._loop.iterations != self._iteration:
-            self._iteration = self._loop.iterations
-            self._add(Iteration(self.steps, self._loop.time()))
+        self._note_iteration()
         super().step(callback, *args)
 
-    def stimulus(self, kind: str, data: bytes = b"") -> None:
+    def stimulus(self, kind: str, data: bytes) -> None:
         """See the base."""
-        self._note(Stimulus(self.steps, kind, data))
-
-    def sent_as(self, event: bytes, audio: bytes) -> None:
-        """See the base."""
-        self._note(Sent(self.steps, event, audio))
+        self._note(call_log.Stimulus(self.steps, kind, data))
 
     # --- requests -------------------------------------------------------------------------
 
-    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], T]) -> T:  # noqa: ARG002 - of the protocol
-        """See :class:`parley.replay.ports.Port`."""
-        key = digest_of(pack([kind, question]))
-        count, before = self._reads.get(key, (0, None))
+    def read(self, kind: str, question: Any, answers: Any, get: Callable[[], Any]) -> Any:  # noqa: ARG002
+        """See the base."""
+        key = digest_of([kind, question])
         try:
-            value = get()
-            outcome = Outcome(pack(value))
+            value = self._outside.copy().run(get)
+            outcome = self._pack(value)
         except Exception as error:
             outcome = failed(error)
             raise
         finally:
-            self._reads[key] = count + 1, outcome
-            if outcome != before:
-                self._note(Read(self.steps, key, count, outcome))
+            if outcome != self._reads.get(key):
+                self._reads[key] = outcome
+                self._note(call_log.Read(self.steps, key, outcome))
         return value
 
-    def tell(self, do: Callable[[], object]) -> None:
-        """See :class:`parley.replay.ports.Port`."""
+    def tell(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:  # noqa: ARG002
+        """See the base."""
         self._outside.copy().run(do)
 
     def reporter(self, report: ReportProgress) -> ReportProgress:
-        """See :class:`parley.replay.ports.Port`."""
+        """See the base."""
         number, inside = self.asks, copy_context()
 
         def pass_on(value: Any) -> None:
-            self._note(Stimulus(self.steps, "progress", pack([number, value])))
+            self.stimulus("progress", self._pack([number, value]).value or b"")
             inside.copy().run(report, value)
 
         return pass_on
 
     def asked(self, number: int, kind: str, digest: bytes, content: bytes) -> None:
         """See the base."""
-        self._note(Ask(self.steps, number, kind, digest, b"" if digest in self._digests else content))
-        self._digests.add(digest)
+        self._note(call_log.Ask(self.steps, number, kind, digest, content))
 
-    async def wait(
-        self,
-        number: int,
-        answers: Any,  # noqa: ARG002 - of the base
-        make: Callable[[], Awaitable[T]],
-    ) -> T:
+    async def wait(self, number: int, answers: Any, make: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG002
         """See the base; ``make`` runs as a task that is no part of the call."""
-        if not self._open:
-            return await make()
         began = loop_time()
         work = self._loop.create_task(_await(make), context=self._outside)
         try:
             value = await work
-            outcome = Outcome(pack(value))
+            outcome = self._pack(value)
         except asyncio.CancelledError:
-            outcome = Outcome()
+            outcome = CANCELLED
             raise
         except Exception as error:
             outcome = failed(error)
             raise
         finally:
             # This step is the one that the answer has caused.
-            self._note(Answer(self.steps - 1, number, loop_time() - began, outcome))
+            self._note(call_log.Answer(self.steps - 1, number, loop_time() - began, outcome))
         return value
 
+    def _pack(self, value: Any) -> Outcome:
+        try:
+            return Outcome(pack(value))
+        except NOT_PACKED:
+            self._end("content")
+            return CANCELLED
 
-async def _await(make: Callable[[], Awaitable[T]]) -> T:
+
+async def _await(make: Callable[[], Awaitable[Any]]) -> Any:
     return await make()

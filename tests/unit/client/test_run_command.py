@@ -106,6 +106,14 @@ def test_command_starts_a_server_where_none_runs_and_ends_with_a_signal(machine,
     assert "http://page-of-127.0.0.1:5/?agent=tea" in said
 
 
+def test_every_call_of_a_server_that_is_started_may_be_recorded_as_a_whole(machine, tmp_path, capsys):
+    assert machine.run("--record-debug", str(tmp_path / "records")) == 0
+    assert machine.started[0]["environment"][run.RECORD_VARIABLE] == str(tmp_path / "records")
+    machine.listening.add("127.0.0.1:8001")
+    assert machine.run("--record-debug", str(tmp_path / "records")) == 2
+    assert "--record-debug is for a server that is started" in capsys.readouterr().err
+
+
 def test_index_of_knowledge_is_named_before_it_is_awaited(machine, capsys):
     machine.source.write_text(TEA.replace("'Sell tea.'", "'Sell tea.', knowledge=['*.md']"))
     (machine.folder / "teas.md").write_text("Oolong is a tea.")

@@ -1,15 +1,15 @@
-"""``parley replay``: play a recorded call again, without a server."""
+"""``parley replay``: play recorded calls again, without a server."""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import time
 from pathlib import Path
 
 from rich.console import Console
 
-from parley.replay.call_log import CallLogError
-from parley.replay.comparison import UnknownSettingError, replay
+from parley.replay.comparison import replay
+from parley_client.cli.output import printable
 from parley_client.errors import UsageError
 
 EXAMPLES = """\
@@ -17,16 +17,18 @@ EXAMPLES = """\
                                    the agent does the same as then, or this is what differs
   parley replay FILE.call --with turn.eagerness=patient --with llm_deadline_s=5
                                    what would have been otherwise with these settings"""
-HELP = "play a call again that a server has recorded as a whole"
+HELP = "play calls again that a server has recorded as a whole"
+_DIFFERS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = (
         "A server records calls where its setting record_debug names a folder (parley run --record-debug).\n"
-        "Exit status: 0 nothing differs, 1 something does, 2 the file or a setting cannot be used."
+        "Lines with - are of the recorded call, those with + of the one that is played now.\n"
+        "Exit status: 0 nothing differs, 3 something does, else a call cannot be played."
     )
-    parser.add_argument("call", type=Path, metavar="FILE", help="the recorded call")
+    parser.add_argument("calls", type=Path, nargs="+", metavar="FILE", help="a recorded call")
     parser.add_argument(
         "--with",
         dest="changes",
@@ -38,28 +40,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Play the call; prints what differs.
+    """Play the calls; prints what differs.
 
     Raises:
-        UsageError: the file or a setting cannot be used.
+        UsageError: a file cannot be read.
+        CallLogError: it cannot be used.
+        InvalidInputError: a setting cannot be changed so.
     """
-    logging.getLogger("parley").setLevel(logging.CRITICAL)  # the call has logged it all when it was recorded
-    try:
-        played = replay(args.call, args.changes)
-    except (CallLogError, UnknownSettingError, OSError) as error:
-        raise UsageError(f"{args.call}: {error}") from error
 
     def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
-    for one in played.differences:
-        say(f"{one.at_s:8.2f} s  {one.what}: {one.before or 'nothing'} -> {one.after or 'nothing'}")
-    if played.unanswered is not None:
-        at_s, kind = played.unanswered
-        say(f"{at_s:8.2f} s  the agent asked ({kind}) something that the recording has no answer to")
-    if played.ended_early:
-        say(f"{played.length_s:8.2f} s  the recording ends before the call does: {played.ended_early}")
-    differs = bool(played.differences) or played.unanswered is not None
-    count = len(played.differences)
-    say(f"{played.length_s:.1f} s of a call, {played.steps} steps: {count or 'no'} differences")
-    return int(differs)
+    differ, length_s, began = 0, 0.0, time.monotonic()
+    for file in args.calls:
+        try:
+            played = replay(file, args.changes)
+        except OSError as error:
+            raise UsageError(str(error)) from error
+        happenings = [(one, "-") for one in played.gone] + [(one, "+") for one in played.new]
+        for (at_s, what, text), sign in sorted(happenings):
+            say(f"{sign} {at_s:8.2f} s  {what}: {text}")
+        if played.unanswered is not None:
+            at_s, kind = played.unanswered
+            say(f"  {at_s:8.2f} s  the agent asks what the recording has no answer to: {kind}")
+        if played.ended_early:
+            say(f"  {played.length_s:8.2f} s  the recording ends before the call does: {played.ended_early}")
+        how = "differs" if played.differs else "the same"
+        say(f"{file}: {played.session}, {played.length_s:.1f} s, {how}")
+        differ += played.differs
+        length_s += played.length_s
+    took_s = time.monotonic() - began
+    say(f"{len(args.calls)} calls of {length_s:.0f} s were played in {took_s:.1f} s: {differ} differ")
+    return _DIFFERS if differ else 0
