@@ -192,9 +192,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Database with the list of the calls of all servers of one ``calls_store``,
     ``postgresql://user@host/name``. Empty: in the folder."""
     record_debug: str = ""
-    """Folder in which every call is recorded as a whole, to be played again by ``parley replay``, but for
-    calls of agents that hide something in recordings. A relative path begins beside the model repository.
-    Empty: none is."""
+    """Folder in which calls are recorded as a whole for ``parley replay``, but for those of agents with
+    ``recording.hide``. A relative path begins beside the model repository. Empty: none."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +28,6 @@ MAX_RECORD = 8 * 1024 * 1024
 """Bytes of one record."""
 RECORD_COST = 64
 """Bytes that each record counts besides its own: it takes that memory."""
-NOT_PACKED = (UnicodeEncodeError, RecursionError, OverflowError, TypeError)
-"""Raised for half a surrogate pair, for deep values and for large numbers, which tools may return."""
 _MAX_S = 86_400.0
 """Length of a call, and of a wait."""
 _LENGTH = 4
@@ -110,7 +108,7 @@ class Ask(Entry, frozen=True, array_like=True, tag=2):
     digest: bytes
     """Of the request without ids that are random."""
     content: bytes
-    """The arguments in MessagePack; in the place of audio its length."""
+    """The arguments as :func:`pack` writes them; in the place of audio its length."""
 
 
 class Answer(Entry, frozen=True, array_like=True, tag=3):
@@ -132,8 +130,7 @@ class End(Entry, frozen=True, array_like=True, tag=5):
     """Nothing follows."""
 
     why: str
-    """Empty, or what has ended the recording before the call: ``limit``, ``late``, or ``content`` that cannot
-    be written."""
+    """Empty, or what has ended the recording before the call: ``limit`` or ``late``."""
 
 
 AnyEntry: TypeAlias = Iteration | Stimulus | Ask | Answer | Read | End
@@ -149,7 +146,8 @@ def _encode_other(value: Any) -> Any:
     raise TypeError(type(value))
 
 
-def _leave_audio_out(value: Any) -> Any:
+def leave_audio_out(value: Any) -> Any:
+    """For :func:`pack`: of arrays the length."""
     return len(value) if isinstance(value, np.ndarray) else _encode_other(value)
 
 
@@ -159,14 +157,15 @@ def _decode_array(kind: type, value: Any) -> Any:
     raise NotImplementedError(kind)
 
 
-def pack(value: Any) -> bytes:
-    """A value as MessagePack; of arrays the samples."""
-    return msgspec.msgpack.encode(value, enc_hook=_encode_other)
+def pack(value: Any, encode_other: Callable[[Any], Any] = _encode_other) -> bytes:
+    """A value as MessagePack; of arrays the samples.
 
-
-def pack_without_audio(value: Any) -> bytes:
-    """A value as MessagePack; of arrays the length."""
-    return msgspec.msgpack.encode(value, enc_hook=_leave_audio_out)
+    Empty: that cannot be written, such as half a surrogate pair, a deep value or a large number of a tool.
+    """
+    try:
+        return msgspec.msgpack.encode(value, enc_hook=encode_other)
+    except (UnicodeEncodeError, RecursionError, OverflowError, TypeError):
+        return b""
 
 
 def unpack(raw: bytes, kind: Any = Any) -> Any:
@@ -181,7 +180,7 @@ def digest_of(value: Any) -> bytes:
 
 def event_of(ask: Ask) -> dict[str, Any]:
     """The event that a request sends to the client; empty: it sends none."""
-    if ask.kind not in {"outlet.send", "outlet.finish"}:
+    if ask.kind not in {"outlet.send", "outlet.finish"} or not ask.content:
         return {}
     _, event, *_ = unpack(ask.content, list[Any])
     return event or {}
@@ -223,6 +222,7 @@ def read_log(path: Path) -> tuple[Header, list[AnyEntry]]:
         CallLogError: the file cannot be used.
         OSError: it cannot be read.
     """
+    magic = b""
     try:
         with gzip.open(path) as file:
             if (magic := file.read(len(MAGIC))) != MAGIC:
@@ -233,9 +233,9 @@ def read_log(path: Path) -> tuple[Header, list[AnyEntry]]:
             header = msgspec.msgpack.decode(next(records, b""), type=Header)
             decoder = msgspec.msgpack.Decoder(AnyEntry)
             entries = [decoder.decode(raw) for raw in records]
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise CallLogError(f"{path} is no recorded call") from error
-    except (msgspec.MsgspecError, zlib.error, RecursionError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, msgspec.MsgspecError, RecursionError) as error:
+        if magic != MAGIC:
+            raise CallLogError(f"{path} is no recorded call") from error
         raise CallLogDamagedError(f"{path} is damaged: {error}") from error
     times = [entry.now for entry in entries if isinstance(entry, Iteration)] or [0.0]
     # Written so that NaN fails.

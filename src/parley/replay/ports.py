@@ -20,7 +20,7 @@ from parley.checkpoint import CHECKPOINT_VERSION, SessionState
 from parley.knowledge.passages import Passage
 from parley.llm.messages import LlmEvent
 from parley.protocol import AgentSummary, Start, Tool
-from parley.replay.call_log import NOT_PACKED, digest_of, pack, pack_without_audio
+from parley.replay.call_log import digest_of, leave_audio_out, pack
 from parley.replay.course import Course, find_course
 from parley.tools.base import ReportProgress, ToolOutcome
 from parley.tts.messages import SpeechChunk
@@ -69,10 +69,7 @@ class Port(Course, ABC):
     def _begin(self, kind: str, question: Any) -> int:
         number = self.asks
         self.asks += 1
-        try:
-            self.asked(number, kind, digest_of([kind, question]), pack_without_audio(question))
-        except NOT_PACKED:
-            self.asked(number, kind, b"", pack(None))
+        self.asked(number, kind, digest_of([kind, question]), pack(question, leave_audio_out))
         return number
 
     def send(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:

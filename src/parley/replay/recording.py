@@ -27,7 +27,7 @@ from parley.calls.writing import CallWriter
 from parley.engines.base import RemoteChat
 from parley.protocol import CANARY_PREFIX, Start
 from parley.replay import call_log
-from parley.replay.call_log import CANCELLED, NOT_PACKED, Outcome, digest_of, failed, frame, pack
+from parley.replay.call_log import CANCELLED, Outcome, digest_of, failed, frame, pack
 from parley.replay.course import CourseLoop
 from parley.replay.ports import PARTS, CourseSession, Port
 from parley.timeouts import loop_time
@@ -204,7 +204,7 @@ class Recorder(Port):
         key = digest_of([kind, question])
         try:
             value = self._outside.copy().run(get)
-            outcome = self._pack(value)
+            outcome = Outcome(pack(value))
         except Exception as error:
             outcome = failed(error)
             raise
@@ -223,7 +223,7 @@ class Recorder(Port):
         number, inside = self.asks, copy_context()
 
         def pass_on(value: Any) -> None:
-            self.stimulus("progress", self._pack([number, value]).value or b"")
+            self.stimulus("progress", pack([number, value]))
             inside.copy().run(report, value)
 
         return pass_on
@@ -238,7 +238,7 @@ class Recorder(Port):
         work = self._loop.create_task(_await(make), context=self._outside)
         try:
             value = await work
-            outcome = self._pack(value)
+            outcome = Outcome(pack(value))
         except asyncio.CancelledError:
             outcome = CANCELLED
             raise
@@ -249,13 +249,6 @@ class Recorder(Port):
             # This step is the one that the answer has caused.
             self._note(call_log.Answer(self.steps - 1, number, loop_time() - began, outcome))
         return value
-
-    def _pack(self, value: Any) -> Outcome:
-        try:
-            return Outcome(pack(value))
-        except NOT_PACKED:
-            self._end("content")
-            return CANCELLED
 
 
 async def _await(make: Callable[[], Awaitable[Any]]) -> Any:
