@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,11 +14,11 @@ from parley.errors import ParleyError
 from parley.protocol import ToolResponse, decode_message, encode
 from parley.replay.call_log import (
     CANCELLED,
-    Answer,
     AnyEntry,
     Ask,
+    AskAnswer,
+    AskOutcome,
     Iteration,
-    Outcome,
     Stimulus,
     digest_of,
     event_of,
@@ -28,7 +28,7 @@ from parley.replay.call_log import (
 
 STREAMS = frozenset({"chat.generate", "synthesizer.speak"})
 """Requests with several outcomes; when one is left, its last is ``NOTHING``."""
-NOTHING = Outcome(pack(None))
+NOTHING = AskOutcome(pack(None))
 _AS_THEN = frozenset({"recognizer.check", "recognizer.start"})
 """Recognisers are played as they were also where their options are others."""
 _Key: TypeAlias = int | str
@@ -41,7 +41,7 @@ class _Request:
     content: bytes
     asked_at: float
     outcomes: list[tuple[float, Any]] = field(default_factory=list)
-    """After how many seconds which :class:`Outcome` has come, or which :class:`ToolResponse`."""
+    """After how many seconds which :class:`AskOutcome` has come, or which :class:`ToolResponse`."""
 
 
 class Answers:
@@ -59,7 +59,7 @@ class Answers:
         """Of requests that are made now, which one of the file has their answers."""
         self._taken: Counter[_Key] = Counter()
         self._heard: Counter[int] = Counter()  # samples by stream
-        self._replies: dict[int, deque[tuple[int, float, Outcome]]] = defaultdict(deque)
+        self._replies: dict[int, deque[tuple[int, float, AskOutcome]]] = defaultdict(deque)
         now = 0.0
         for index, entry in enumerate(entries):
             match entry:
@@ -69,7 +69,7 @@ class Answers:
                     self._add(entry.number, _question(entry), entry.content, now, index < followed)
                     if (event := event_of(entry)).get("type") == "tool_request":
                         self._add(event["call_id"], _request(event), b"", now, index < followed)
-                case Answer():
+                case AskAnswer():
                     self._requests[entry.number].outcomes.append((entry.waited_s, entry.outcome))
                     self._taken[entry.number] += index < followed
                 case Stimulus() if (response := _response(entry)) is not None:
@@ -79,7 +79,7 @@ class Answers:
                     pass
         self._own = frozenset(self._source)
         self._used = set(self._source)
-        self._read_pushes([entry.number for entry in entries if _is_push(entry)])
+        self._read_pushes(entry.number for entry in entries if isinstance(entry, Ask) and _is_push(entry))
 
     def _add(self, key: _Key, question: _Question, content: bytes, now: float, is_followed: bool) -> None:
         self._requests[key] = _Request(content, now)
@@ -87,7 +87,7 @@ class Answers:
         if is_followed:
             self._source[key] = key
 
-    def _read_pushes(self, numbers: Sequence[int]) -> None:
+    def _read_pushes(self, numbers: Iterable[int]) -> None:
         """Where in the audio of each stream its replies have come."""
         ends: Counter[int] = Counter()
         for number in numbers:
@@ -99,7 +99,7 @@ class Answers:
             elif request.outcomes:
                 self._replies[stream].append((ends[stream], *request.outcomes[0]))
 
-    def answer(self, ask: Ask) -> tuple[float, Outcome] | None:
+    def answer(self, ask: Ask) -> tuple[float, AskOutcome] | None:
         """After how many seconds which outcome comes; None: the file has none."""
         if _is_push(ask):
             return self._hear(*unpack(ask.content, tuple[int, int]))
@@ -122,7 +122,7 @@ class Answers:
             self._used.add(alike[0])
         return self._requests[self._source[key]]
 
-    def _hear(self, stream: int, samples: int) -> tuple[float, Outcome]:
+    def _hear(self, stream: int, samples: int) -> tuple[float, AskOutcome]:
         self._heard[stream] += samples
         reply, events, waited_s = AsrReply(stream_ms=self._heard[stream] // 16), [], 0.0
         replies = self._replies[stream]
@@ -132,7 +132,7 @@ class Answers:
                 return waited_s, outcome
             reply = unpack(outcome.value, AsrReply)
             events += reply.events
-        return waited_s, Outcome(pack(msgspec.structs.replace(reply, events=events)))
+        return waited_s, AskOutcome(pack(msgspec.structs.replace(reply, events=events)))
 
     # --- the client ---------------------------------------------------------------------------
 
@@ -152,8 +152,8 @@ class Answers:
         return [(after_s, pack(encode(answer))) for after_s, answer in answers]
 
 
-def _is_push(entry: AnyEntry) -> bool:
-    return isinstance(entry, Ask) and entry.kind == "recognizer.push"
+def _is_push(ask: Ask) -> bool:
+    return ask.kind == "recognizer.push"
 
 
 def _question(ask: Ask) -> _Question:

@@ -66,7 +66,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the optional parts that the session has, such as those of its engines."""
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
+class AskOutcome(msgspec.Struct, frozen=True, array_like=True):
     """How a request has ended."""
 
     value: bytes | None = None
@@ -77,22 +77,22 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     retry_after_s: float | None = None
 
 
-CANCELLED = Outcome()
+CANCELLED = AskOutcome()
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class LogEntry(msgspec.Struct, frozen=True, array_like=True):
     """Base class of entries. ``at``: how many steps of the call came before it."""
 
     at: int
 
 
-class Iteration(Entry, frozen=True, array_like=True, tag=0):
+class Iteration(LogEntry, frozen=True, array_like=True, tag=0):
     """The event loop begins an iteration with steps of this call; ``now``: seconds of its clock."""
 
     now: float
 
 
-class Stimulus(Entry, frozen=True, array_like=True, tag=1):
+class Stimulus(LogEntry, frozen=True, array_like=True, tag=1):
     """From outside a method of the session was called, or a tool has reported its ``progress``."""
 
     kind: str
@@ -100,7 +100,7 @@ class Stimulus(Entry, frozen=True, array_like=True, tag=1):
     """The argument in MessagePack."""
 
 
-class Ask(Entry, frozen=True, array_like=True, tag=2):
+class Ask(LogEntry, frozen=True, array_like=True, tag=2):
     """The agent has begun a request to a model or a tool, or has sent something to the client."""
 
     number: int
@@ -111,29 +111,29 @@ class Ask(Entry, frozen=True, array_like=True, tag=2):
     """The arguments as :func:`pack` writes them; in the place of audio its length."""
 
 
-class Answer(Entry, frozen=True, array_like=True, tag=3):
+class AskAnswer(LogEntry, frozen=True, array_like=True, tag=3):
     """The outcome of a request, or the next one of its stream, has reached the agent."""
 
     number: int
     waited_s: Annotated[float, msgspec.Meta(ge=0.0, le=_MAX_S)]
-    outcome: Outcome
+    outcome: AskOutcome
 
 
-class Read(Entry, frozen=True, array_like=True, tag=4):
+class Read(LogEntry, frozen=True, array_like=True, tag=4):
     """From now on a property of a model has this value; ``key``: digest of what it is."""
 
     key: bytes
-    outcome: Outcome
+    outcome: AskOutcome
 
 
-class End(Entry, frozen=True, array_like=True, tag=5):
+class End(LogEntry, frozen=True, array_like=True, tag=5):
     """Nothing follows."""
 
     why: str
     """Empty, or what has ended the recording before the call: ``limit`` or ``late``."""
 
 
-AnyEntry: TypeAlias = Iteration | Stimulus | Ask | Answer | Read | End
+AnyEntry: TypeAlias = Iteration | Stimulus | Ask | AskAnswer | Read | End
 
 
 def _encode_other(value: Any) -> Any:
@@ -186,14 +186,14 @@ def event_of(ask: Ask) -> dict[str, Any]:
     return event or {}
 
 
-def failed(error: BaseException) -> Outcome:
+def failed(error: BaseException) -> AskOutcome:
     """The outcome of a request that has failed so."""
     if isinstance(error, ParleyError):
-        return Outcome(None, error.to_wire(), error.stage, error.retry_after_s)
-    return Outcome(None, type(error).__name__)
+        return AskOutcome(None, error.to_wire(), error.stage, error.retry_after_s)
+    return AskOutcome(None, type(error).__name__)
 
 
-def result_of(outcome: Outcome, kind: Any) -> Any:
+def result_of(outcome: AskOutcome, kind: Any) -> Any:
     """What an outcome stands for.
 
     Raises:

@@ -129,9 +129,9 @@ def _happenings(asked: Iterable[tuple[float, Ask]], began: float) -> list[Happen
 
 def compare(before: list[Happening], after: list[Happening]) -> tuple[list[Happening], list[Happening]]:
     """What only the first call has, and what only the second has; when does not count."""
-    contents = [[one[1:] for one in happenings] for happenings in (before, after)]
+    old, now = [one[1:] for one in before], [one[1:] for one in after]
     gone, new = list[Happening](), list[Happening]()
-    for kind, i, j, k, m in SequenceMatcher(None, *contents, autojunk=False).get_opcodes():
+    for kind, i, j, k, m in SequenceMatcher(None, old, now, autojunk=False).get_opcodes():
         if kind != "equal":
             gone += before[i:j]
             new += after[k:m]

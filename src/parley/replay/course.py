@@ -104,13 +104,13 @@ def _counted(context: Context | None, callback: Callable[..., object], args: tup
 
 
 def make_task(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Context | None = None
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
 ) -> asyncio.Task[Any]:
     """Make a task: a task factory of event loops."""
-    course = find_course(context)
+    course = find_course(options.get("context"))
     if course is None:
-        return asyncio.Task(work, loop=loop, context=context)
-    return CourseTask(course.next_task(), work, loop=loop, context=context)
+        return asyncio.Task(work, loop=loop, **options)
+    return CourseTask(course.next_task(), work, loop=loop, **options)
 
 
 class SteppedLoop(CourseLoop):

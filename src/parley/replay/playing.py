@@ -18,12 +18,12 @@ from parley.protocol import Start
 from parley.replay.answers import NOTHING, STREAMS, Answers
 from parley.replay.call_log import (
     CANCELLED,
-    Answer,
     AnyEntry,
     Ask,
+    AskAnswer,
+    AskOutcome,
     Header,
     Iteration,
-    Outcome,
     Read,
     Stimulus,
     digest_of,
@@ -42,7 +42,7 @@ _MAX_CLOSING = 1_000
 """Iterations in which the tasks of a call end that is not played on."""
 
 
-class _PlayedFuture(asyncio.Future[Outcome]):
+class _PlayedFuture(asyncio.Future[AskOutcome]):
     """Ends as the file says, also where it is cancelled, until it is ``released``."""
 
     closes = False
@@ -53,7 +53,7 @@ class _PlayedFuture(asyncio.Future[Outcome]):
         self._is_cancelled = True
         return super().cancel() if self._is_released else not self.done()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: AskOutcome) -> None:
         """The outcome has come."""
         if outcome == CANCELLED:
             super().cancel()
@@ -141,7 +141,7 @@ class Player(Port):
                 self._expected += 1
                 asked = [(ask.kind, ask.digest) for _, ask in self.asked_at[self._expected - 1 :][:1]]
                 return asked == [(entry.kind, entry.digest)]
-            case Answer():
+            case AskAnswer():
                 if (future := self._pending.pop(entry.number, None)) is None:
                     return False
                 future.end(entry.outcome)
@@ -218,7 +218,7 @@ class Player(Port):
         else:
             self._at(self.loop.now + found[0], self._end_freely, future, found[1], ask.kind)
 
-    def _end_freely(self, future: _PlayedFuture, outcome: Outcome, kind: str) -> None:
+    def _end_freely(self, future: _PlayedFuture, outcome: AskOutcome, kind: str) -> None:
         if future.done():
             return
         if outcome == CANCELLED:  # what would have come if the agent had waited is unknown

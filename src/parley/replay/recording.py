@@ -27,7 +27,7 @@ from parley.calls.writing import CallWriter
 from parley.engines.base import RemoteChat
 from parley.protocol import CANARY_PREFIX, Start
 from parley.replay import call_log
-from parley.replay.call_log import CANCELLED, Outcome, digest_of, failed, frame, pack
+from parley.replay.call_log import CANCELLED, AskOutcome, digest_of, failed, frame, pack
 from parley.replay.course import CourseLoop
 from parley.replay.ports import PARTS, CourseSession, Port
 from parley.timeouts import loop_time
@@ -149,7 +149,7 @@ class Recorder(Port):
         self._put = put
         self._open = True
         self._iteration = -1
-        self._reads: dict[bytes, Outcome] = {}
+        self._reads: dict[bytes, AskOutcome] = {}
         self._waiting = call_log.MAGIC + frame(header)
         self._size = len(self._waiting)
 
@@ -204,7 +204,7 @@ class Recorder(Port):
         key = digest_of([kind, question])
         try:
             value = self._outside.copy().run(get)
-            outcome = Outcome(pack(value))
+            outcome = AskOutcome(pack(value))
         except Exception as error:
             outcome = failed(error)
             raise
@@ -238,7 +238,7 @@ class Recorder(Port):
         work = self._loop.create_task(_await(make), context=self._outside)
         try:
             value = await work
-            outcome = Outcome(pack(value))
+            outcome = AskOutcome(pack(value))
         except asyncio.CancelledError:
             outcome = CANCELLED
             raise
@@ -247,7 +247,7 @@ class Recorder(Port):
             raise
         finally:
             # This step is the one that the answer has caused.
-            self._note(call_log.Answer(self.steps - 1, number, loop_time() - began, outcome))
+            self._note(call_log.AskAnswer(self.steps - 1, number, loop_time() - began, outcome))
         return value
 
 
