@@ -82,6 +82,7 @@ class Host:
         release: Release,
         metrics: AgentMetrics,
         headroom: Headroom,
+        *,
         open_session: Callable[..., AgentSession] = AgentSession,
     ) -> None:
         self._engines = engines

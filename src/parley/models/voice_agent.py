@@ -173,7 +173,9 @@ class AgentService:
         if config.record_debug:
             logs = CallLogs(parameters.repository.parent / config.record_debug, self._calls)
             open_session = logs.open_session
-        self._host = Host(engines, config, self._release, agent_metrics, self._headroom, open_session)
+        self._host = Host(
+            engines, config, self._release, agent_metrics, self._headroom, open_session=open_session
+        )
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
         )
