@@ -358,8 +358,6 @@ class LlmResponse:
         unheard = self._prompt.unheard
         if unheard is None or not unheard.wanted or not self._is_new or self.log.acted or self.log.cut:
             return
-        if answer.text.rstrip().endswith("?"):
-            return  # the user is to answer that
         said, rest = (set(content_words(text)) for text in (answer.text, unheard.text))
         if len(rest - said) * 2 > len(rest):
             await self._add(

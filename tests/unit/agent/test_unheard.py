@@ -245,13 +245,6 @@ async def test_rest_that_the_model_has_said_is_not_said_twice():
     await call.end()
 
 
-async def test_question_of_the_model_is_not_buried_by_the_rest():
-    call = await cut_at(1_100, says("Which one?"))
-    await say(call, "What was its name?")
-    assert history(call)[-1] == "Which one?"
-    await call.end()
-
-
 async def test_rest_of_a_greeting_is_of_no_use():
     start = Start(system_prompt="", greeting="Welcome to the station. I know all trains by heart.")
     call = await open_call(start, answers=[says("At nine.")])
