@@ -66,13 +66,15 @@ from parley.timeouts import loop_time
 from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import MAX_CHARACTERS
-from parley.turns.interruption import interruption_words
+from parley.turns.interruption import interruption_words, words_of
 from parley.turns.settings import DICTATION, TurnSettings, at_least, choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _READ_LANGUAGE = "en"
 """What a language model says about the words of a turn was compared with speech in English only."""
+_SURE = 0.75
+"""Confidence of a "yeah" that nobody has asked for: recognisers hear one in a door that falls shut."""
 _KEY_PAUSE_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -604,12 +606,25 @@ class Conversation:
 
     def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
         with self._whole():
+            if self._only_listens(user):
+                self.agent_turns.ignore("backchannel", user.text)
+                user = dataclasses.replace(user, text="")
+                decision = decision and msgspec.structs.replace(decision, reason="no_words", text="")
             if decision is not None:
                 self._emit(decision)
             written = str if self.collector.active else self._written
             self._take_turn(dataclasses.replace(user, text=written(user.text)))
             if user.requested:
                 self._end_commit()
+
+    def _only_listens(self, user: UserTurn) -> bool:
+        """Whether it is an "mhm", or a noise that was taken for a "yeah", and the agent has not asked."""
+        said = words_of(user.text)
+        doubtful = user.confidence < _SURE and self.interruptions.words.is_backchannel(said)
+        if user.requested or self.collector.active or not (doubtful or self.interruptions.words.is_hum(said)):
+            return False
+        last = self._history.conversation[-1:]
+        return not any(one.role == "assistant" and one.content.rstrip().endswith("?") for one in last)
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:

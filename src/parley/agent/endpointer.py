@@ -57,6 +57,8 @@ class UserTurn:
     """When its speech ended: the arrival of the last audio with it; None: unknown."""
     requested: bool = False
     """Whether the client has ended it."""
+    confidence: float = 1.0
+    """Of its last words, 0-1."""
 
 
 class Endpointer:
@@ -117,6 +119,7 @@ class Endpointer:
         self._onset: int | None = None
         self._heard_at = 0.0
         self._utterance = 0
+        self._confidence = 1.0
         self._stopped_at: float | None = None
         self._detected_at: float | None = None
         self._dropped = -1
@@ -240,6 +243,8 @@ class Endpointer:
         self._utterance = event.utterance
         dropped = event.utterance <= self._dropped
         text = "" if dropped else event.text
+        if text:
+            self._confidence = event.confidence
         first = 0 if dropped else event.first
         policy = self._policy
         self._apply(
@@ -304,7 +309,9 @@ class Endpointer:
             self._heard_at = loop_time()
         self._begin_turn()
         self._renew()
-        user = UserTurn(text, self._heard_at, detected_at, decided_at, stopped_at, requested)
+        user = UserTurn(
+            text, self._heard_at, detected_at, decided_at, stopped_at, requested, self._confidence
+        )
         self._commit(user, decision)
 
     def _forget_times(self) -> None:

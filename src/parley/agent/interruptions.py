@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +24,7 @@ from parley.turns.interruption import (
     ResumeSpeech,
     Verdict,
     interruption_words,
+    words_of,
 )
 
 _TAIL_MS = 700.0
@@ -39,6 +41,8 @@ _BEFORE_ONSET_MS = 200
 """An echo begins before it is loud enough for an onset."""
 _ECHO_DELAY_S = 1.0
 """Longest time between the agent's last audio and its echo."""
+_WORDS_WITH_ECHO = 2
+"""Words of an interruption, but for commands, where the agent has heard itself: one word is soon misheard."""
 _FALSE_ALARMS = 2
 """After these in one answer only words pause the agent: the line has noise or an echo."""
 
@@ -61,6 +65,8 @@ class _Candidate:
     alone: bool
     """Whether nothing of the agent's turn was audible, or the turn is over: then all words but an echo are a
     turn of the user."""
+    over_speech: bool = False
+    """Whether the agent was audible when it began: then signs of listening stay what they are."""
     ended_ms: int | None = None
     """End of the speech; None: it goes on."""
     speaking: bool = False
@@ -89,7 +95,8 @@ class InterruptionDetector:
     ) -> None:
         self._metrics = metrics
         self.change(start)
-        self._words = interruption_words(language)
+        self.words = interruption_words(language)
+        """Signs of listening and commands of the session's language."""
         self._agent_turns = agent_turns
         self._endpointer = endpointer
         self._candidate: _Candidate | None = None
@@ -187,7 +194,7 @@ class InterruptionDetector:
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
         verdict = candidate.policy.on_final(event.text, event.confidence, loop_time(), more=more)
-        if isinstance(verdict, ResumeSpeech) and candidate.alone and self._counts_alone(verdict):
+        if isinstance(verdict, ResumeSpeech) and candidate.alone and self._counts_alone(candidate, verdict):
             verdict = InterruptSpeech("words")
         verdict = self._checked(candidate, verdict)
         if verdict is None and not more:
@@ -197,12 +204,14 @@ class InterruptionDetector:
         else:
             self._apply(verdict)
 
-    def _counts_alone(self, verdict: ResumeSpeech) -> bool:
+    def _counts_alone(self, candidate: _Candidate, verdict: ResumeSpeech) -> bool:
         """Whether words that are no interruption are a turn of the user while the agent is silent."""
         turn = self._agent_turns.current
+        hums = candidate.over_speech or self.words.is_hum(words_of(verdict.text))
         # A backchannel does not cancel a running tool.
-        patient = turn is not None and turn.acted and verdict.reason == "backchannel"
-        return bool(verdict.text) and verdict.reason != "echo" and not patient
+        patient = (turn is not None and turn.acted) or (hums and candidate.policy.only_listens)
+        listens = verdict.reason == "backchannel" and patient
+        return bool(verdict.text) and verdict.reason != "echo" and not listens
 
     def release(self) -> None:
         """Pass on all held events: the agent was stopped, or the client has ended the user's turn."""
@@ -227,7 +236,7 @@ class InterruptionDetector:
 
     def _open_candidate(self, at_ms: int) -> None:
         turn, now = self._agent_turns.current, loop_time()
-        said, closing = "", True
+        said, closing, asks = "", True, True
         if turn is None:
             if not self._has_echo or now - self._spoke_at > _ECHO_DELAY_S:
                 return
@@ -235,14 +244,20 @@ class InterruptionDetector:
             return
         else:
             said, left_ms = turn.playout.heard(now).text, turn.remaining_ms()
-            tail_ms = _QUESTION_TAIL_MS if turn.asks else _TAIL_MS
-            closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= tail_ms)
+            asks = said.rstrip().endswith("?")
+            if left_ms is not None and left_ms <= _QUESTION_TAIL_MS:
+                asks = asks or turn.asks
+            closing = asks or (left_ms is not None and left_ms <= _TAIL_MS)
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
+        options = self._options
+        if self._has_echo and options.min_words == 1:
+            options = msgspec.structs.replace(options, min_words=_WORDS_WITH_ECHO)
         policy = InterruptionPolicy(
-            self._options, self._words, agent_text=said, closing=closing, began_at=now
+            options, self.words, agent_text=said, closing=closing, asks=asks, began_at=now
         )
-        self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.length_ms)
+        audible = turn is not None and bool(turn.playout.length_ms)
+        self._candidate = _Candidate(policy, at_ms, alone=not audible, over_speech=audible)
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._agent_turns.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()

@@ -68,11 +68,15 @@ class InterruptionWords:
     drops: frozenset[tuple[str, ...]]
     refers: frozenset[tuple[str, ...]]
     """Words for what was spoken of before. Empty: it is not known whether a turn wants the rest."""
+    acknowledgements: frozenset[tuple[str, ...]]
+    """The backchannels that answer nothing but a question."""
+    hums: frozenset[tuple[str, ...]]
+    """The acknowledgements that are no words."""
 
     def drops_rest(self, words: Sequence[str]) -> bool:
         """Whether a turn refuses or corrects an answer: by its first words, or by several words in it."""
         said = _as_listed(words)
-        first = next((word for word in said if (word,) not in self.backchannels), "")
+        first = next((word for word in said if (word,) not in self.backchannels - self.drops), "")
         return (first,) in self.drops or any(
             said[at : at + len(phrase)] == phrase
             for phrase in self.drops
@@ -85,18 +89,28 @@ class InterruptionWords:
             _as_listed(words), self.backchannels - self.continues
         )
 
-    def is_backchannel(self, words: Sequence[str]) -> bool:
-        """Whether all of it are signs of listening: "yeah okay"."""
-        return bool(words) and _is_made_of(_as_listed(words), self.backchannels)
+    def is_backchannel(self, words: Sequence[str], *, closing: bool = False) -> bool:
+        """Whether all of it are signs of listening: "yeah okay".
 
-    def may_become_backchannel(self, words: Sequence[str]) -> bool:
+        ``closing``: the answer is all but over, so that "yeah" is the user's turn, and "okay" is not.
+        """
+        return bool(words) and _is_made_of(_as_listed(words), self._signs(closing))
+
+    def may_become_backchannel(self, words: Sequence[str], *, closing: bool = False) -> bool:
         """Whether all of it are signs of listening or the beginning of one: "okay I" of "okay I see"."""
-        said = _as_listed(words)
+        said, signs = _as_listed(words), self._signs(closing)
         return any(
-            _is_made_of(said[:begin], self.backchannels)
-            and any(phrase[: len(said) - begin] == said[begin:] for phrase in self.backchannels)
+            _is_made_of(said[:begin], signs)
+            and any(phrase[: len(said) - begin] == said[begin:] for phrase in signs)
             for begin in range(len(said) + 1)
         )
+
+    def is_hum(self, words: Sequence[str]) -> bool:
+        """Whether there is no word in it: "mhm", "uh"."""
+        return bool(words) and _is_made_of(_as_listed(words), self.hums)
+
+    def _signs(self, closing: bool) -> frozenset[tuple[str, ...]]:
+        return self.acknowledgements if closing else self.backchannels
 
     def is_command(self, words: Sequence[str]) -> bool:
         """Whether it demands silence: "stop", "no no", "okay wait a minute"."""
@@ -122,9 +136,11 @@ def interruption_words(language: str) -> InterruptionWords:
     """The words of a language; a language that is not in the file has none."""
     with FILE.open("rb") as file:
         table = tomllib.load(file).get(language, {})
-    names = ("backchannels", "commands", "continues", "drops", "refers")
-    backchannels, *others = (_phrases(table.get(name, ())) for name in names)
-    return InterruptionWords(backchannels | others[1], *others)
+    names = ("hums", "acknowledgements", "answers", "commands", "continues", "drops", "refers")
+    hums, acknowledgements, answers, *others = (_phrases(table.get(name, ())) for name in names)
+    acknowledgements |= hums
+    backchannels = acknowledgements | answers | others[1]
+    return InterruptionWords(backchannels, *others, acknowledgements, hums)
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
@@ -187,7 +203,8 @@ class InterruptionPolicy:
     Args:
         language: words that mean something of their own.
         agent_text: what of the agent's answer has been played so far.
-        closing: whether the answer is all but over, or ends with a question: then a "yes" is the user's turn.
+        closing: whether the answer is all but over, or asks: then a "yes" is the user's turn.
+        asks: whether it ends with a question: then an "mhm" is, too.
     """
 
     def __init__(
@@ -197,12 +214,14 @@ class InterruptionPolicy:
         *,
         agent_text: str,
         closing: bool,
+        asks: bool = False,
         began_at: float,
     ) -> None:
         self._options = options
         self._language = language
         self._agent_words = words_of(agent_text)
         self._closing = closing
+        self._asks = asks
         self._began_at = began_at
         self._speech_ms: float | None = None
         self._texts: list[str] = []
@@ -226,6 +245,11 @@ class InterruptionPolicy:
     def text(self) -> str:
         """What was understood so far."""
         return " ".join(filter(None, [*self._texts, self._partial]))
+
+    @property
+    def only_listens(self) -> bool:
+        """Whether what was understood so far is a sign of listening, and answers nothing."""
+        return not self._asks and self._language.is_backchannel(words_of(self.text), closing=self._closing)
 
     def on_speech_stopped(self, speech_ms: float, at: float) -> None:
         """The user is silent; so much time lies between the sound's beginning and its end. A text follows."""
@@ -280,7 +304,9 @@ class InterruptionPolicy:
         if (sure or final) and self._language.is_command(fresh):
             return InterruptSpeech("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
-        if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(fresh)):
+        too_short = not self._closing and length < options.min_speech_ms
+        listens = not self._asks and self._language.is_backchannel(fresh, closing=self._closing)
+        if too_short or listens:
             return None
         if options.min_words == 0:
             return InterruptSpeech("speech")
@@ -289,7 +315,8 @@ class InterruptionPolicy:
         if not final:
             # Of very short audio recognisers repeat a word: "make make make" of "makes sense".
             stable = [word for word, _ in groupby(stable)]
-        if not final and not self._closing and self._language.may_become_backchannel(stable):
+        becoming = not final and not self._asks
+        if becoming and self._language.may_become_backchannel(stable, closing=self._closing):
             return None
         return InterruptSpeech("words") if sure and len(stable) >= needed else None
 

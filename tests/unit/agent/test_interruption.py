@@ -228,6 +228,17 @@ async def test_the_agents_own_sound_is_no_interruption_whatever_is_understood(ha
     assert len(call.chat.requests) == (1 if has_echo else 2)
 
 
+@pytest.mark.parametrize(("before", "stopped"), [("once there was a robot", 0), ("mhm", 1)])
+async def test_single_word_over_an_agent_that_hears_itself_is_none(before, stopped):
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (2_500, 3_000, before), (4_200, 4_700, "but"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    await call.start()
+    await call.until(9_000)
+    await call.end()
+    assert len(call.outlet.of(Interrupted)) == stopped
+
+
 @pytest.mark.parametrize("has_echo", [True, False])
 async def test_an_echo_is_still_known_when_its_text_comes_after_the_answer_is_over(has_echo):
     call = FakeCall()
@@ -305,6 +316,46 @@ async def test_a_client_that_cannot_pause_hears_of_no_pause():
 async def test_yes_is_an_answer_to_a_question_and_at_the_end(start_ms, answer):
     call = await heard_over_the_story(start_ms, start_ms + 500, "yes", answer=answer)
     assert call.chat.prompt()[-1] == ("user", "yes")
+
+
+async def test_signs_of_listening_as_an_answer_ends_are_no_turn():
+    call = await heard_over_the_story(3_250, 3_750, "okay I see", answer=STORY[:41] + ".")
+    assert len(call.chat.requests) == 1
+    assert [event.text for event in call.outlet.of(Resumed)] == ["okay I see"]
+
+
+@pytest.mark.parametrize(("answer", "turns"), [("It is so.", 1), ("Is it so?", 2)])
+async def test_hum_in_silence_answers_a_question_only(answer, turns):
+    call = await heard_over_the_story(6_000, 6_400, "Mm-hmm.", answer=answer)
+    assert len(call.chat.requests) == turns
+    assert len(call.outlet.of(SpeechIgnored)) == 2 - turns
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "turns"), [("Yeah.", 0.5, 0), ("Yeah.", 0.9, 1), ("Rome.", 0.5, 1)]
+)
+async def test_doubtful_agreement_that_was_not_asked_for_is_no_turn(text, confidence, turns):
+    call = FakeCall()
+    for at_ms, event in all_of_utterance(1, 500, 800, text):
+        doubted = hasattr(event, "confidence")
+        call.recognition.script.append(
+            (at_ms, msgspec.structs.replace(event, confidence=confidence) if doubted else event)
+        )
+    await call.start()
+    await call.until(3_000)
+    await call.end()
+    assert len(call.chat.requests) == turns
+
+
+async def test_hum_while_the_agent_thinks_does_not_stop_it():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (1_600, 1_900, "mhm"))
+    call.chat.first_s = 2.0
+    call.chat.answers += [says("It is so.")]
+    await call.start()
+    await call.end(TurnMetrics)
+    assert call.outlet.of(Interrupted) == []
+    assert len(call.chat.requests) == 1
 
 
 async def test_say_texts_are_spoken_in_order_and_remembered():
@@ -445,7 +496,7 @@ async def test_a_longer_lead_does_not_change_what_was_heard():
     assert cuts[0].spoken_text == cuts[1].spoken_text
 
 
-@pytest.mark.parametrize("text", ["rome", "mhm", "to rome"])
+@pytest.mark.parametrize("text", ["rome", "okay", "to rome"])
 @pytest.mark.parametrize("lasts_ms", [150, 500])
 async def test_words_before_the_first_audio_continue_the_turn(text, lasts_ms):
     """There is nothing to speak over: neither length nor number nor meaning of the words counts."""
@@ -517,14 +568,14 @@ async def test_words_over_a_turn_that_fails_are_answered():
 async def test_words_that_are_understood_when_the_agent_has_finished_are_answered():
     """They were begun over its last words, but are spoken over nothing by now."""
     call = FakeCall()
-    call.hears((100, 500, "hello"), (1_900, 2_700, "mhm"))
+    call.hears((100, 500, "hello"), (1_900, 2_700, "rome"))
     call.chat.answers += [says("Good day to you and to all of your boats."), says("Yes?")]
     await call.start(Start(barge_in=BargeInOptions(enabled=False)))
     await call.end(TurnMetrics, 2)
     first = call.outlet.of(TurnMetrics)[0]
     assert not first.interrupted
     assert call.at_ms(first) < call.at_ms(call.outlet.of(Transcript)[-1])
-    assert call.chat.prompt()[-1] == ("user", "mhm")
+    assert call.chat.prompt()[-1] == ("user", "rome")
 
 
 MARKED = "Here is **the [menu](https://example.com/menu)**:\n\n* Green tea\n* Black 😀 tea, and coffee."

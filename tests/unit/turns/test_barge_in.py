@@ -22,9 +22,14 @@ from parley.turns.interruption import (
 AGENT = "Okay, ten minutes for the pasta, starting now."
 
 
-def sound(*, closing=False, agent=AGENT, **options):
+def sound(*, closing=False, asks=False, agent=AGENT, **options):
     return InterruptionPolicy(
-        BargeInOptions(**options), interruption_words("en"), agent_text=agent, closing=closing, began_at=100.0
+        BargeInOptions(**options),
+        interruption_words("en"),
+        agent_text=agent,
+        closing=closing or asks,
+        asks=asks,
+        began_at=100.0,
     )
 
 
@@ -46,6 +51,8 @@ def sound(*, closing=False, agent=AGENT, **options):
         ("No, make it 12.", InterruptSpeech("words")),
         ("Wait, wait.", InterruptSpeech("command")),
         ("Mm-hmm.", ResumeSpeech("backchannel", "Mm-hmm.")),
+        ("Thank you.", ResumeSpeech("backchannel", "Thank you.")),
+        ("That's enough, thank you.", InterruptSpeech("command")),
         ("twelve minutes for the pizza please", InterruptSpeech("words")),
     ],
 )
@@ -142,14 +149,28 @@ def test_stable_words_of_a_partial_text_stop_the_agent(partials):
     assert verdicts == [None] * (len(partials) - 1) + [InterruptSpeech("words")]
 
 
-def test_at_the_end_of_an_answer_every_word_counts():
-    for text in ("yes", "okay", "mhm"):
-        policy = sound(closing=True)
-        policy.on_speech_stopped(150, 100.5)
-        assert policy.on_final(text, 0.9, 100.5) == InterruptSpeech("words")
-    policy = sound(closing=True)
+@pytest.mark.parametrize(
+    ("asks", "text", "verdict"),
+    [
+        (True, "mhm", InterruptSpeech("words")),
+        (True, "okay", InterruptSpeech("words")),
+        (False, "yes", InterruptSpeech("words")),
+        (False, "okay go ahead", InterruptSpeech("words")),
+        (False, "mhm", ResumeSpeech("backchannel", "mhm")),
+        (False, "Oh, okay, I see.", ResumeSpeech("backchannel", "Oh, okay, I see.")),
+        (False, "", ResumeSpeech("no_words", "")),
+    ],
+)
+def test_end_of_an_answer_takes_answers_and_questions_take_hums(asks, text, verdict):
+    policy = sound(closing=True, asks=asks)
     policy.on_speech_stopped(150, 100.5)
-    assert policy.on_final("", 0.9, 100.5) == ResumeSpeech("no_words", "")
+    assert policy.on_final(text, 0.9, 100.5) == verdict
+
+
+def test_beginning_of_a_backchannel_at_the_end_of_an_answer_waits():
+    policy = sound(closing=True)
+    assert policy.on_partial("okay I say", 0.9, 100.3) is None
+    assert policy.on_partial("okay I say it", 0.9, 100.4) == InterruptSpeech("words")
 
 
 def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
