@@ -220,6 +220,11 @@ def add_noise(wave: Wave, noise: Wave, snr_db: float) -> Wave:
     return np.asarray(wave + gain * wanted, np.float32)
 
 
+def crowd() -> Wave:
+    """A crowd that talks."""
+    return _noise("crowd")
+
+
 @cache
 def _noise(name: str) -> Wave:
     def parts(file: str) -> Iterable[bytes]:
