@@ -148,6 +148,9 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     silence_ms: int | None = None
     """Silence that ends an utterance (milliseconds). None: 160 where pauses are scored, 300 where every
     pause ends the turn."""
+    ignore_background: bool | None = None
+    """Whether talk that goes on behind the caller's, some 10 dB softer, is silence. None: the server's
+    default."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

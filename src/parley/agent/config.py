@@ -176,6 +176,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     turn_text: Literal["llm", "none"] = "llm"
     """What else judges the words of a pause, in English: `llm`: the language model, if it is one of this
     server's."""
+    ignore_background: bool = False
+    """Whether talk that goes on behind the caller's is silence, for sessions that do not say it."""
     eagerness: Eagerness = "off"
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT

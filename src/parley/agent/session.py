@@ -348,6 +348,8 @@ class AgentSession:
         vad = start.vad
         if vad.onset_threshold is None:
             vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
+        if vad.ignore_background is None:
+            vad = msgspec.structs.replace(vad, ignore_background=self._config.ignore_background)
         if vad.silence_ms is None:
             silence_ms = choose_silence_ms(choose_settings(start.turn, self._config.eagerness))
             vad = msgspec.structs.replace(vad, silence_ms=silence_ms)

@@ -128,7 +128,7 @@ async def test_a_session_that_can_be_held(message):
 
 async def test_the_recogniser_gets_the_options_of_the_session():
     call = FakeCall()
-    vad = VadOptions(threshold=0.6, silence_ms=500, onset_threshold=0.3)
+    vad = VadOptions(threshold=0.6, silence_ms=500, onset_threshold=0.3, ignore_background=True)
     start = Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, alternatives=3)
     await call.start(start)
     await call.end()
@@ -141,6 +141,14 @@ async def test_the_recogniser_gets_the_options_of_the_session():
         nbest=3,
         join_ms=20_000,
     )
+
+
+@pytest.mark.parametrize(("own", "ignored"), [(None, True), (False, False)])
+async def test_background_is_ignored_as_the_server_says_or_the_session(own, ignored):
+    call = FakeCall(AgentConfig(ignore_background=True))
+    await call.start(Start(vad=VadOptions(ignore_background=own)))
+    await call.end()
+    assert call.recognition.streams[0].options.vad.ignore_background is ignored
 
 
 async def test_a_final_text_comes_with_its_other_readings():

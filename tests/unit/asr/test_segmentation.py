@@ -128,3 +128,39 @@ def test_a_network_that_fails_changes_nothing():
     with pytest.raises(InferenceError):
         detect([speech_track], [speech_track.accept(ramp(64))], script)
     assert not speech_track.vad_state.any()
+
+
+class Everything:
+    """Hears speech in all of it."""
+
+    def detect(self, windows, counts, state, context):
+        return np.full(windows.shape[:2], 0.9, np.float32), state, context
+
+
+@pytest.mark.parametrize("chunk_ms", [20, 32, 500])
+def test_talk_behind_the_caller_ends_no_utterance_unless_it_is_ignored(chunk_ms):
+    rng = np.random.default_rng(0)
+
+    def noise(level, milliseconds):
+        return (level * rng.standard_normal(milliseconds * MS)).astype(np.int16)
+
+    words = np.concatenate([part for _ in range(4) for part in (noise(3_000, 320), noise(500, 96))])
+    audio = np.concatenate([noise(500, 3_200), words, noise(500, 1_600)])
+    found = {}
+    for ignored in (False, True):
+        talk = track(ignore_background=ignored)
+        events = []
+        for at in range(0, len(audio), chunk_ms * MS):
+            twin = talk.fork()  # a chunk that failed is sent again
+            for _ in range(2):
+                talk = twin.fork()
+                windows = talk.accept(audio[at : at + chunk_ms * MS])
+                (scored,) = detect([talk], [windows], Everything()) if len(windows) else [np.zeros(0)]
+                happened = talk.detected(scored)
+            events += [one.event for one in happened if isinstance(one, UtteranceBegan | UtteranceEnded)]
+        found[ignored] = [event.at_ms for event in events]
+    assert found[False] == [0]
+    begun, ended = found[True][-2:]
+    assert len(found[True]) == 4
+    assert begun == pytest.approx(3_200, abs=70)
+    assert ended == pytest.approx(3_200 + 4 * 416 - 96 + 192, abs=70)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import OnsetEvent, OnsetLostEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.protocol import VadOptions
+from parley.vad.background import BackgroundTalk
 from parley.vad.segmenter import Change, OnsetHeard, OnsetLost, SpeechBegan, SpeechEnded, SpeechSegmenter
 from parley.vad.silero import CONTEXT, STATE, WINDOW
 
@@ -111,6 +112,9 @@ class StreamSegmenter:
         self._preroll = preroll_ms * PER_MS
         self.vad_state = np.zeros(STATE, np.float32)
         self.vad_context = np.zeros(CONTEXT, np.float32)
+        self._background = BackgroundTalk() if options.ignore_background else None
+        self._powers: list[float] = []
+        """Of the windows that :meth:`detected` gets the probabilities of."""
         self._audio = np.zeros(0, np.int16)
         self._audio_start = 0
         self._earliest_onset = 0
@@ -122,6 +126,8 @@ class StreamSegmenter:
         """Return an independent copy (arrays are replaced, never changed, so they may be shared)."""
         twin = copy.copy(self)
         twin._segmenter = self._segmenter.fork()  # noqa: SLF001 - same class
+        if self._background is not None:
+            twin._background = self._background.fork()  # noqa: SLF001 - same class
         return twin
 
     @property
@@ -158,12 +164,17 @@ class StreamSegmenter:
         if flush and len(unseen) % WINDOW:
             count += 1
             unseen = np.pad(unseen, (0, WINDOW - len(unseen) % WINDOW))
-        return unseen[: count * WINDOW].reshape(count, WINDOW).astype(np.float32) / FULL_SCALE
+        windows = unseen[: count * WINDOW].reshape(count, WINDOW).astype(np.float32) / FULL_SCALE
+        self._powers = np.mean(windows**2, axis=1).tolist()
+        return windows
 
     def detected(self, probabilities: NDArray[np.float32]) -> list[Happening]:
         """Take the probabilities of the windows that :meth:`accept` returned; say what happened, in order."""
         happenings: list[Happening] = []
-        for probability in probabilities.tolist():
+        for heard, power in zip(probabilities.tolist(), self._powers, strict=True):
+            probability = heard
+            if self._background is not None:
+                probability = self._background.hear(power, heard, speaking=self._segmenter.speaking)
             position = self._segmenter.position
             changes = self._segmenter.push(probability, min(WINDOW, self.received - position))
             if self._spoken_until is not None:
