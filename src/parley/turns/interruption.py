@@ -76,7 +76,7 @@ class InterruptionWords:
     def drops_rest(self, words: Sequence[str]) -> bool:
         """Whether a turn refuses or corrects an answer: by its first words, or by several words in it."""
         said = _as_listed(words)
-        first = next((word for word in said if (word,) not in self.backchannels - self.drops), "")
+        first = next((word for word in said if (word,) not in self.backchannels), "")
         return (first,) in self.drops or any(
             said[at : at + len(phrase)] == phrase
             for phrase in self.drops
@@ -137,10 +137,12 @@ def interruption_words(language: str) -> InterruptionWords:
     with FILE.open("rb") as file:
         table = tomllib.load(file).get(language, {})
     names = ("hums", "acknowledgements", "answers", "commands", "continues", "drops", "refers")
-    hums, acknowledgements, answers, *others = (_phrases(table.get(name, ())) for name in names)
-    acknowledgements |= hums
-    backchannels = acknowledgements | answers | others[1]
-    return InterruptionWords(backchannels, *others, acknowledgements, hums)
+    hums, listed, answers, commands, continues, drops, refers = (
+        _phrases(table.get(name, ())) for name in names
+    )
+    acknowledgements = hums | listed
+    backchannels = acknowledgements | answers | continues
+    return InterruptionWords(backchannels, commands, continues, drops, refers, acknowledgements, hums)
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:

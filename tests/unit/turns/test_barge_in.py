@@ -51,8 +51,6 @@ def sound(*, closing=False, asks=False, agent=AGENT, **options):
         ("No, make it 12.", InterruptSpeech("words")),
         ("Wait, wait.", InterruptSpeech("command")),
         ("Mm-hmm.", ResumeSpeech("backchannel", "Mm-hmm.")),
-        ("Thank you.", ResumeSpeech("backchannel", "Thank you.")),
-        ("That's enough, thank you.", InterruptSpeech("command")),
         ("twelve minutes for the pizza please", InterruptSpeech("words")),
     ],
 )
