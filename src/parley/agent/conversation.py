@@ -61,7 +61,7 @@ from parley.engines.base import Synthesizer
 from parley.errors import OverloadedError, ParleyError
 from parley.languages import find_language, primary_language
 from parley.llm.history import History
-from parley.llm.messages import choose_sampling
+from parley.llm.messages import CUT, choose_sampling
 from parley.timeouts import loop_time
 from parley.tools.combined import CombinedTools
 from parley.tracing import NO_TRACE, Trace
@@ -73,8 +73,10 @@ State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _READ_LANGUAGE = "en"
 """What a language model says about the words of a turn was compared with speech in English only."""
-_SURE = 0.75
+_SURE = 0.7
 """Confidence of a "yeah" that nobody has asked for: recognisers hear one in a door that falls shut."""
+_ASKING = 200
+"""Characters at the end of an answer in which a question may be."""
 _KEY_PAUSE_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -618,13 +620,18 @@ class Conversation:
                 self._end_commit()
 
     def _only_listens(self, user: UserTurn) -> bool:
-        """Whether it is an "mhm", or a noise that was taken for a "yeah", and the agent has not asked."""
-        said = words_of(user.text)
+        """Whether it is an "mhm", or a noise taken for a "yeah", behind a whole answer without a question.
+
+        An answer that was cut may have been cut in a question, and one may ask for a "yes" without asking.
+        """
+        said, messages = words_of(user.text), self._history.conversation
         doubtful = user.confidence < _SURE and self.interruptions.words.is_backchannel(said)
         if user.requested or self.collector.active or not (doubtful or self.interruptions.words.is_hum(said)):
             return False
-        last = self._history.conversation[-1:]
-        return not any(one.role == "assistant" and one.content.rstrip().endswith("?") for one in last)
+        if not messages or messages[-1].role != "assistant":
+            return False
+        answer = messages[-1].content[-_ASKING:]
+        return not answer.endswith(CUT) and "?" not in answer and set(said).isdisjoint(words_of(answer))
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:

@@ -66,7 +66,8 @@ class _Candidate:
     """Whether nothing of the agent's turn was audible, or the turn is over: then all words but an echo are a
     turn of the user."""
     over_speech: bool = False
-    """Whether the agent was audible when it began: then signs of listening stay what they are."""
+    """Whether the agent was audible, and had asked nothing, when it began: then signs of listening stay what
+    they are."""
     ended_ms: int | None = None
     """End of the speech; None: it goes on."""
     speaking: bool = False
@@ -257,7 +258,9 @@ class InterruptionDetector:
             options, self.words, agent_text=said, closing=closing, asks=asks, began_at=now
         )
         audible = turn is not None and bool(turn.playout.length_ms)
-        self._candidate = _Candidate(policy, at_ms, alone=not audible, over_speech=audible)
+        self._candidate = _Candidate(
+            policy, at_ms, alone=not audible, over_speech=audible and "?" not in said
+        )
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._agent_turns.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()

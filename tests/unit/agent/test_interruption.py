@@ -332,19 +332,32 @@ async def test_hum_in_silence_answers_a_question_only(answer, turns):
 
 
 @pytest.mark.parametrize(
-    ("text", "confidence", "turns"), [("Yeah.", 0.5, 0), ("Yeah.", 0.9, 1), ("Rome.", 0.5, 1)]
+    ("answer", "text", "confidence", "turns"),
+    [
+        ("It is so.", "Yeah.", 0.5, 1),
+        ("It is so.", "Yeah.", 0.9, 2),
+        ("It is so.", "Rome.", 0.5, 2),
+        ("Say yeah or no.", "Yeah.", 0.5, 2),
+        ("Is it so? It costs ten.", "Yeah.", 0.5, 2),
+    ],
 )
-async def test_doubtful_agreement_that_was_not_asked_for_is_no_turn(text, confidence, turns):
-    call = FakeCall()
-    for at_ms, event in all_of_utterance(1, 500, 800, text):
+async def test_doubtful_agreement_that_was_not_asked_for_is_no_turn(answer, text, confidence, turns):
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")], answers=[says(answer), says("Good.")])
+    for at_ms, event in all_of_utterance(2, 6_000, 6_300, text):
         doubted = hasattr(event, "confidence")
         call.recognition.script.append(
             (at_ms, msgspec.structs.replace(event, confidence=confidence) if doubted else event)
         )
     await call.start()
-    await call.until(3_000)
+    await call.until(9_000)
     await call.end()
     assert len(call.chat.requests) == turns
+
+
+async def test_hum_that_cuts_a_question_answers_it():
+    call = await heard_over_the_story(2_600, 2_900, "mhm", answer="Shall I book the table for you tonight?")
+    assert len(call.outlet.of(Interrupted)) == 1
+    assert len(call.chat.requests) == 2
 
 
 async def test_hum_while_the_agent_thinks_does_not_stop_it():
