@@ -245,6 +245,7 @@ class HistoryWriter:
             found = find_unheard((one.text for one in answer.rounds), answer.messages)
             asked = messages[place - 1].content
             if found is not None:
+                found = replace(found, whole=answer.rounds[-1].ended)
                 return found, " ".join([asked, *(one.content for one in answer.messages)])
             if not pauses(asked):
                 break

@@ -14,8 +14,8 @@ from parley.llm.messages import GenerateRequest
 from parley.protocol import Tool
 
 _UNHEARD = "The user has interrupted your last answer, and has not heard the rest: {!r}"
-_MOST_TOLD = 600
-"""Characters of it: about 150 tokens."""
+_LONGEST_UNHEARD = 600
+"""Characters of what was not heard in the prompt: about 150 tokens."""
 _FEW_WORDS = 2
 """A question with fewer words, apart from common ones, is one about what was said before."""
 
@@ -56,7 +56,7 @@ class SystemPrompt:
     def messages(self) -> list[ChatMessage]:
         """The prompt."""
         messages = self._conversation()
-        note = _UNHEARD.format(self.unheard.text[:_MOST_TOLD]) if self.unheard is not None else ""
+        note = _UNHEARD.format(self.unheard.text[:_LONGEST_UNHEARD]) if self.unheard is not None else ""
         notes = "\n\n".join(filter(None, (self._passages, note)))
         if notes and messages and messages[-1].role == "user":
             # Behind what the next prompt has too, which stays in the model's cache.

@@ -208,7 +208,7 @@ class FixedText:
 
     def _add_round(self) -> None:
         if self._remember:
-            self.log.rounds.append(ToolRound(text=self._text, said=True))
+            self.log.rounds.append(ToolRound(text=self._text, said=True, ended=True))
 
 
 async def _say_whole(round_number: int, text: str, context: TurnContext) -> None:
@@ -358,6 +358,8 @@ class LlmResponse:
         unheard = self._prompt.unheard
         if unheard is None or not unheard.wanted or not self._is_new or self.log.acted or self.log.cut:
             return
+        if answer.text.rstrip().endswith("?"):
+            return  # the user is to answer that
         said, rest = (set(content_words(text)) for text in (answer.text, unheard.text))
         if len(rest - said) * 2 > len(rest):
             await self._add(

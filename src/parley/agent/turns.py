@@ -328,7 +328,8 @@ class AgentTurns:
         words, known = words_of(text), self._words
         goes_on = known.asks_to_go_on(words)
         found = self._history_writer.unheard(lambda said: goes_on and known.is_command(words_of(said)))
-        if found is None or known.is_command(words):
+        # Keys that were pressed have no letters.
+        if found is None or known.is_command(words) or not any(map(str.isalpha, text)):
             return None
         unheard, about = found
         if unheard.asks and not goes_on:
@@ -338,10 +339,10 @@ class AgentTurns:
     def _respond(self, prompt: SystemPrompt, text: str) -> ResponseSource:
         """The answer to a turn of the user; words that let a paused agent go on get what was not heard."""
         words, unheard = words_of(text), prompt.unheard
-        if unheard is not None and (
-            self._words.asks_to_go_on(words)
-            or (self._words.is_backchannel(words) and len(unheard.text.split()) >= _LEAST_LEFT)
-        ):
+        if unheard is None or not unheard.whole or self._words.drops_rest(words):
+            return self._make_response(prompt, None)
+        is_long = len(unheard.text.split()) >= _LEAST_LEFT
+        if self._words.asks_to_go_on(words) or (is_long and self._words.is_backchannel(words)):
             return FixedText(unheard.text)
         return self._make_response(prompt, None)
 
@@ -636,7 +637,9 @@ class AgentTurns:
 
     def _prompt(self, system_prompt: str | None, *, use_tools: bool) -> SystemPrompt:
         """For an answer to what the history ends with."""
-        unheard = self._unheard(self._history.conversation[-1].content) if self._history.unanswered else None
+        unheard = None
+        if system_prompt is None and self._history.unanswered:
+            unheard = self._unheard(self._history.conversation[-1].content)
         return SystemPrompt(self._history, system_prompt=system_prompt, use_tools=use_tools, unheard=unheard)
 
 

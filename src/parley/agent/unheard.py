@@ -25,18 +25,20 @@ class Unheard:
     """From the first word that was not heard to the end of a sentence."""
     asks: bool
     """Whether the answer was cut in a question or beside one."""
+    whole: bool = True
+    """Whether the language model had written all of the answer."""
     wanted: bool = False
     """Whether it is still of use behind what the user has said since."""
 
     def is_wanted(self, said: str, about: str, words: InterruptionWords) -> bool:
-        """Whether a turn of the user is neither a refusal or correction nor a question about something else.
+        """Whether a turn of the user is about the same, and neither a refusal nor a correction.
 
         Never in languages whose words are not known. ``about``: what was asked and heard.
         """
         spoken = words_of(said)
         if not words.refers or words.drops_rest(spoken):
             return False
-        if "?" not in said or not words.refers.isdisjoint((word,) for word in spoken):
+        if not words.refers.isdisjoint((word,) for word in spoken):
             return True
         known = content_words(f"{about} {self.text}")
         return any(

@@ -10,6 +10,7 @@ from parley.agent.unheard import Unheard, find_unheard
 from parley.chat import ChatMessage
 from parley.protocol import (
     Interrupted,
+    Respond,
     ResponseDone,
     Start,
     Text,
@@ -19,6 +20,8 @@ from parley.protocol import (
     Truncate,
     Truncated,
     TurnMetrics,
+    TurnOptions,
+    Update,
 )
 
 STORY = "Once there was a robot. It lived by the sea. It waved at every boat."
@@ -148,6 +151,24 @@ async def test_plain_okay_behind_a_command_is_no_demand(text):
     await call.end()
 
 
+@pytest.mark.parametrize("text", ["1", "Got it.", "I already know that.", "Tell me a joke.", "Okay, bye."])
+async def test_who_turns_to_something_else_does_not_hear_the_rest(text):
+    call = await cut_at(1_100, says("Well."))
+    await say(call, text)
+    assert len(call.chat.requests) == 2
+    assert spoken(call)[-1] == "Well."
+    await call.end()
+
+
+async def test_answer_to_a_clients_own_prompt_is_that_of_the_model_alone():
+    call = await cut_at(1_100, says("No."))
+    call.send(Update(turn=TurnOptions(answer=False)))
+    await call.request(Text(text="What was its name?"), Interrupted)
+    await call.request(Respond(system_prompt="In one word."), TurnMetrics, 2)
+    assert spoken(call)[-1] == "No."
+    await call.end()
+
+
 async def test_rest_is_forgotten_with_the_next_answer():
     call = await cut_at(1_100, says("It had none."), says("I see."))
     await say(call, "What was its name?")
@@ -242,6 +263,13 @@ async def test_rest_that_the_model_has_said_is_not_said_twice():
     call = await cut_at(1_100, says("It lived by the sea, and waved at every boat, that robot."))
     await say(call, "What was its name?")
     assert history(call)[-1] == "It lived by the sea, and waved at every boat, that robot."
+    await call.end()
+
+
+async def test_question_of_the_model_is_not_buried_by_the_rest():
+    call = await cut_at(1_100, says("Which one?"))
+    await say(call, "What was its name?")
+    assert history(call)[-1] == "Which one?"
     await call.end()
 
 
