@@ -192,7 +192,9 @@ class Headroom:
             return False
         answers = self._board.answers(self._clock() - WINDOW_S)
         at, width = answers["calls"], calls // 10
-        levels = ((low <= at) & (at <= low + width) for low in (calls - width, calls + 1))
+        # Where one call alone is late, fewer calls do not help.
+        several = at > 1
+        levels = (several & (low <= at) & (at <= low + width) for low in (calls - width, calls + 1))
         return any(self._are_late(answers["ms"][level]) for level in levels)
 
     def _are_late(self, ms: NDArray[np.float64]) -> bool:

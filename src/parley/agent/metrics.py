@@ -195,7 +195,8 @@ class AgentMetrics:
     Args:
         instance: of the model; gauges are by instance.
         goal_ms: from the end of speech to the first audio; a later answer is slow.
-        on_answer: is told that time of each answer, without what its tools took.
+        on_answer: called with that time of each answer, without those of tools and of the wait for the end
+            of the turn.
     """
 
     def __init__(
@@ -285,7 +286,9 @@ class AgentMetrics:
             self._observe(ASR_LATENCY, figures.asr_final_ms, model=recognizer)
             self._observe(E2E_LATENCY, figures.e2e_ms)
             if figures.e2e_ms is not None:
-                self._on_answer(max(0.0, figures.e2e_ms - (figures.tool_ms or 0.0)))
+                # Patient sessions wait longer for the end of a turn, whatever the load is.
+                waited_ms = (figures.tool_ms or 0.0) + (figures.end_of_turn_ms or 0.0)
+                self._on_answer(max(0.0, figures.e2e_ms - waited_ms))
                 if figures.e2e_ms > self._goal_ms:
                     self._metrics.count(SLOW)
         self._observe(LLM_TTFT, figures.llm_first_token_ms, model=language_model)

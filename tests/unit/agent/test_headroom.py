@@ -99,6 +99,7 @@ def test_few_answers_and_few_late_ones_refuse_nothing(clock):
     backend.close()
     backend = Backend(make(clock), clock)
     backend.open()
+    backend.open()
     backend.answer(2 * FEWEST)
     for _ in range(3):
         backend.headroom.on_answer(5_000)  # of 43: no more than chance
@@ -108,6 +109,10 @@ def test_few_answers_and_few_late_ones_refuse_nothing(clock):
         backend.headroom.on_answer(5_000)
     with pytest.raises(TooManySessionsError):
         backend.open()
+
+
+def test_second_call_is_taken_where_one_alone_is_late(clock):
+    assert fill(Backend(make(clock, p95_ms=300), clock)) == 2
 
 
 def test_without_a_goal_no_answer_is_too_late(clock):
@@ -135,12 +140,12 @@ def test_all_instances_together_have_the_measured_calls(clock, tmp_path):
 def test_an_instance_sees_the_late_answers_of_another_one(clock, tmp_path):
     boards = [CallBoard(tmp_path / "board", number) for number in range(2)]
     first, second = (make(clock, board) for board in boards)
-    first.set_open(1)
+    first.set_open(2)
     for _ in range(FEWEST):
         first.on_answer(2_000)
     with pytest.raises(TooManySessionsError):
         second.check()
-    assert (first.limit(1, 4), second.limit(0, 4)) == (1, 0)
+    assert (first.limit(2, 4), second.limit(0, 4)) == (2, 0)
     CallBoard(tmp_path / "board", 0)  # its process was replaced
     second.check()
 
@@ -184,7 +189,7 @@ def test_what_cannot_be_shared_counts_for_itself(monkeypatch, tmp_path, instance
 )
 def test_answers_of_another_server_say_nothing_about_this_one(changes, refuses):
     headroom = make_headroom(AgentConfig(**changes), "agent")
-    headroom.set_open(1)
+    headroom.set_open(2)
     for _ in range(FEWEST):
         headroom.on_answer(60_000)
     if refuses:
