@@ -40,7 +40,7 @@ def with_measured_calls(options: ServerOptions, environment: Mapping[str, str]) 
             kept.items() >= {**machine(), "profile": options.profile}.items()
             and (calls := int(kept["calls"])) > 0
         ):
-            # Each instance may have all of them; together they have no more.
-            limits = {_CALLS: str(calls), _SESSIONS: str(calls)}
+            # Each instance may have all of them, and calls that move there; together they begin no more.
+            limits = {_CALLS: str(calls), _SESSIONS: str(2 * calls)}
             return dataclasses.replace(options, environment={**options.environment, **limits})
     return options

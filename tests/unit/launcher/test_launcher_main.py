@@ -194,7 +194,7 @@ def test_calls_that_were_measured_limit_later_servers_of_that_machine(tmp_path, 
     path = measured_calls.keep_calls(options, {}, 3)
     assert path == str(tmp_path / "capacity.json")
     limited = measured_calls.with_measured_calls(options, {}).environment
-    assert [limited[f"PARLEY_VOICE_AGENT_MAX_{what}"] for what in ("CALLS", "SESSIONS")] == ["3", "3"]
+    assert [limited[f"PARLEY_VOICE_AGENT_MAX_{what}"] for what in ("CALLS", "SESSIONS")] == ["3", "6"]
     for other in (
         dataclasses.replace(options, profile="tiny"),
         dataclasses.replace(options, profile="gpu"),

@@ -51,6 +51,7 @@ EXAMPLES = """\
   parley capacity --server 10.0.0.5:8001 --most 256 --json capacity.json
                                    a running server; the file has the values of an autoscaler"""
 HELP = "find the most calls at once that a server holds within a latency, and what they cost"
+DEFAULT_P95_MS = 1_000.0
 _WARM_UP_TURNS = 2
 _KEY = "PARLEY_KEY"
 
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--p95-ms",
         type=positive,
-        default=1_000.0,
+        default=DEFAULT_P95_MS,
         metavar="MS",
         help="limit of the 95th percentile of true end of speech to first audio (default: %(default)g)",
     )
@@ -143,12 +144,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise
     result = _result(args, levels)
     _report(result, args, console)
-    if not (args.gateway or server.cpu_s is None) and result.found.is_bounded:
+    usual = args.script is None and args.p95_ms == DEFAULT_P95_MS
+    if usual and result.found.held and result.found.is_bounded and not (args.gateway or server.cpu_s is None):
         from parley.launcher import ServerOptions, keep_calls  # noqa: PLC0415 - it is here: it started the server
 
-        # A server that holds not even one call surely takes one all the same.
-        options, calls = ServerOptions(profile=args.profile), max(1, result.found.held)
-        console.print(f"Servers here will take so many calls: {keep_calls(options, os.environ, calls)}")
+        calls = result.found.held
+        where = keep_calls(ServerOptions(profile=args.profile), os.environ, calls)
+        console.print(f"From its next start on a server here takes {calls} calls ({where}).")
     return status
 
 
