@@ -38,6 +38,7 @@ MAX_FOLDER = 8 * 1024 * 1024 * 1024
 SUFFIX = ".call"
 _BLOCK = 32 * 1024
 """Bytes that are given to the writer together."""
+_SALT = "recorded"
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +58,7 @@ class CallLogs:
         self, name: str, start: Start, engines: Engines, outlet: Outlet, config: AgentConfig, **more: Any
     ) -> AgentSession:
         """A session that is recorded, if it may be; the arguments are those of ``AgentSession``."""
-        if name.startswith(CANARY_PREFIX) or _hides(start, engines):
+        if name.startswith(CANARY_PREFIX) or start.test or _hides(start, engines):
             return AgentSession(name, start, engines, outlet, config, **more)
         now = datetime.now(UTC)
         parts = {part: getattr(engines, part) for part in (*PARTS, "reads_turns")} | {
@@ -67,7 +68,7 @@ class CallLogs:
             session=name,
             seed=secrets.randbits(64),
             started=to_iso(now),
-            start=msgspec.json.encode(start),
+            start=msgspec.json.encode(_without_keys(start)),
             config=msgspec.json.encode(_shown(config)),
             has=frozenset(part for part, value in parts.items() if value not in (None, False)),
         )
@@ -84,6 +85,15 @@ def _hides(start: Start, engines: Engines) -> bool:
     if not start.agent or engines.agents is None:
         return False
     return bool(engines.agents.find(start.agent).file.definition.recording.hide)
+
+
+def _without_keys(start: Start) -> Start:
+    """The options without what else only the gateway knows."""
+    salt = _SALT if start.cache_salt else ""  # a session without one draws one
+    resume = start.resume
+    if resume is not None:
+        resume = msgspec.structs.replace(resume, state=msgspec.structs.replace(resume.state, call_seal=""))
+    return msgspec.structs.replace(start, cache_salt=salt, owner="", resume=resume)
 
 
 def _shown(config: AgentConfig) -> AgentConfig:
@@ -125,9 +135,10 @@ class _File:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         left = MAX_FOLDER - call_log.MAX_BYTES
         for path in sorted(folder.glob(f"*{SUFFIX}"), reverse=True):  # the newest are kept
-            left -= path.stat().st_size
-            if left < 0:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another instance deletes them too
+                left -= path.stat().st_size
+                if left < 0:
+                    path.unlink()
         file: BufferedWriter = self._files.enter_context(open_private(self.path))
         return self._files.enter_context(GzipFile("", "wb", 1, file))
 
@@ -235,7 +246,7 @@ class Recorder(Port):
     async def wait(self, number: int, answers: Any, make: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG002
         """See the base; ``make`` runs as a task that is no part of the call."""
         began = loop_time()
-        work = self._loop.create_task(_await(make), context=self._outside)
+        work = self._loop.create_task(_await(make), context=self._outside.copy())
         try:
             value = await work
             outcome = AskOutcome(pack(value))
