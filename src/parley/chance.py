@@ -1,4 +1,4 @@
-"""What is drawn by chance or read off the calendar in a call; a replayed call draws and reads it again."""
+"""Random numbers and the time of day in a call, which are the same when the call is replayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 class Chance:
-    """Of one call: all that it draws follows from ``seed``, and its calendar stands still at ``now``."""
+    """The random numbers of one call, from ``seed``, and its time of day, which is always ``now``."""
 
     def __init__(self, seed: int, now: datetime) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The answers of a recorded call, for an agent that does otherwise than it did then."""
+"""The answers of a recorded call, for an agent that does something else than in the recording."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from parley.replay.call_log import (
 STREAMS = frozenset({"chat.generate", "synthesizer.speak"})
 """Requests with several outcomes; when one is left, its last is ``NOTHING``."""
 NOTHING = AskOutcome(pack(None))
-_AS_THEN = frozenset({"recognizer.check", "recognizer.start"})
-"""Recognisers are played as they were also where their options are others."""
+_WHATEVER_OPTIONS = frozenset({"recognizer.check", "recognizer.start"})
+"""Requests that are answered as recorded even if their arguments have changed."""
 _Key: TypeAlias = int | str
-"""Of a request its number; of one to a tool of the client the call's id."""
+"""The number of a request; for a tool of the client, the id of the call."""
 _Question: TypeAlias = tuple[str, bytes]
 
 
@@ -56,7 +56,7 @@ class Answers:
         self._requests: dict[_Key, _Request] = {}
         self._alike: dict[_Question, deque[_Key]] = defaultdict(deque)
         self._source: dict[_Key, _Key] = {}
-        """Of requests that are made now, which one of the file has their answers."""
+        """For each request of the replay, the one of the file whose answers it gets."""
         self._taken: Counter[_Key] = Counter()
         self._heard: Counter[int] = Counter()  # samples by stream
         self._replies: dict[int, deque[tuple[int, float, AskOutcome]]] = defaultdict(deque)
@@ -88,7 +88,7 @@ class Answers:
             self._source[key] = key
 
     def _read_pushes(self, numbers: Iterable[int]) -> None:
-        """Where in the audio of each stream its replies have come."""
+        """For each stream, the positions in its audio at which replies came."""
         ends: Counter[int] = Counter()
         for number in numbers:
             request = self._requests[number]
@@ -100,7 +100,7 @@ class Answers:
                 self._replies[stream].append((ends[stream], *request.outcomes[0]))
 
     def answer(self, ask: Ask) -> tuple[float, AskOutcome] | None:
-        """After how many seconds which outcome comes; None: the file has none."""
+        """The delay in seconds and the outcome; None: the file has none."""
         if _is_push(ask):
             return self._hear(*unpack(ask.content, tuple[int, int]))
         request, taken = self._find(ask.number, _question(ask)), self._taken[ask.number]
@@ -157,7 +157,7 @@ def _is_push(ask: Ask) -> bool:
 
 
 def _question(ask: Ask) -> _Question:
-    return ask.kind, b"" if ask.kind in _AS_THEN else ask.digest
+    return ask.kind, b"" if ask.kind in _WHATEVER_OPTIONS else ask.digest
 
 
 def _request(event: dict[str, Any]) -> _Question:

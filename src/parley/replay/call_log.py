@@ -174,7 +174,7 @@ def unpack(raw: bytes, kind: Any = Any) -> Any:
 
 
 def digest_of(value: Any) -> bytes:
-    """A short text that other values do not have."""
+    """A hash of a value."""
     return blake2b(pack(value), digest_size=12).digest()
 
 

@@ -15,9 +15,10 @@ from parley.runtime.parameters import is_setting
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 _OF_THE_SERVER = frozenset(
     "asr llm llm_url llm_model llm_key_file llm_continuation tts tts_fallback agents calls calls_store "
-    "calls_list record_debug max_sessions typical_call_s embedder knowledge_store replaceable_tools".split()
+    "calls_list record_debug max_sessions max_calls refuse_when_late typical_call_s embedder knowledge_store "
+    "replaceable_tools ignore_background boost_names vad phrases phrase_weight".split()
 )
-"""Settings whose models, stores and limits a replay does not have."""
+"""Settings whose models, stores and limits a replay does not have; its texts are those of the recording."""
 
 
 def change(start: Start, config: AgentConfig, text: str) -> tuple[Start, AgentConfig]:
@@ -27,10 +28,10 @@ def change(start: Start, config: AgentConfig, text: str) -> tuple[Start, AgentCo
         InvalidInputError: there is no such setting, or it cannot have this value.
     """
     name, _, value = text.partition("=")
-    if name in _OF_THE_SERVER:
+    first, *rest = name.split(".")
+    if first in _OF_THE_SERVER:
         raise InvalidInputError(f"{name} needs a server: a replay has no models and no other calls")
     options, settings = Start.__struct_fields__, _settings_of(config)
-    first, *rest = name.split(".")
     try:
         if first in options:
             return _set(start, [first, *rest], value), config

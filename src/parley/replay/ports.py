@@ -52,7 +52,7 @@ class Port(Course, ABC):
 
     @abstractmethod
     def tell(self, kind: str, question: Any, answers: Any, do: Callable[[], Any]) -> None:
-        """Have something done that has no answer."""
+        """Call ``do``, which has no result."""
 
     @abstractmethod
     def reporter(self, report: ReportProgress) -> ReportProgress:
@@ -244,7 +244,7 @@ PARTS: dict[str, type[Asked]] = {
     "knowledge": PortKnowledge,
     "agents": PortAgents,
 }
-"""Of engines those that an agent may not have."""
+"""The parts of :class:`Engines` that can be None."""
 
 
 def _through(port: Port, engines: Engines) -> Engines:

@@ -14,9 +14,9 @@ from parley_client.errors import UsageError
 
 EXAMPLES = """\
   parley replay records/20261130-101500-0123456789abcdef.call
-                                   the agent does the same as then, or this is what differs
+                                   print what the agent does otherwise than in the recording
   parley replay FILE.call --with turn.eagerness=patient --with llm_deadline_s=5
-                                   what would have been otherwise with these settings"""
+                                   the same with other settings"""
 HELP = "play calls again that a server has recorded as a whole"
 _DIFFERS = 3
 
