@@ -39,7 +39,7 @@ class BackgroundTalk:
         self._levels: deque[float] = deque(maxlen=_HEARD)
         self._recent: deque[float] = deque(maxlen=_HOLD)
         self._power = 0.0
-        self._talking = 0
+        self._talking = self._silent = 0
         self._floor: float | None = None
 
     def fork(self) -> BackgroundTalk:
@@ -61,11 +61,14 @@ class BackgroundTalk:
         self._recent.append(level)
         if probability < _SPEECH:
             self._talking = 0
+            self._silent += 1
             self._levels.clear()
-            if self._floor is not None and level < self._floor - _SILENT_DB:
+            # Noise of the line is not below the floor, and no talk either.
+            if self._silent >= _HEARD or (self._floor is not None and level < self._floor - _SILENT_DB):
                 self._floor = None
             return probability
         self._talking += 1
+        self._silent = 0
         self._levels.append(level)
         if self._talking >= TALK:
             levels = sorted(self._levels)

@@ -49,6 +49,13 @@ def test_talk_is_remembered_until_there_is_silence(level, heard):
     assert hear(talk, repeated(MURMUR, TALK - 1)) == [heard] * (TALK - 1)
 
 
+def test_talk_is_forgotten_where_nobody_has_talked_for_long():
+    talk = BackgroundTalk()
+    hear(talk, repeated(MURMUR, 2 * TALK))
+    hear(talk, [-36.0] * 2 * TALK, probability=0.1)
+    assert hear(talk, MURMUR) == [0.9] * 6
+
+
 def test_fork_is_independent():
     talk = BackgroundTalk()
     hear(talk, repeated(MURMUR, TALK - 1))
