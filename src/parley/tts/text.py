@@ -123,7 +123,7 @@ class TextSegmenter:
         """
         self._text += text
         segments, begin = [], 0
-        while (end := self._find_end(begin, early=early)) is not None:
+        while (end := self._find_end(begin, early=early and not segments)) is not None:
             segment = self._text[begin:end].strip()
             begin = end
             if has_words(segment):
