@@ -210,7 +210,8 @@ async def test_file_is_private_and_without_keys():
     config = AgentConfig(
         eagerness="normal", remote_chat=RemoteChat(key=secret, url=secret), **dict.fromkeys(hidden, secret)
     )
-    call = await weather_call(config)
+    call = await weather_call(config, cache_salt=secret, owner=secret)
+    assert not replay(call.file).differs
     assert call.file.stat().st_mode & 0o777 == 0o600
     assert call.folder.stat().st_mode & 0o777 == 0o700
     content = gzip.decompress(call.file.read_bytes())
@@ -226,9 +227,10 @@ async def test_call_of_an_agent_that_hides_something_is_not_recorded(tmp_path, r
     assert not recorded.exists()
 
 
-async def test_health_check_is_not_recorded(recorded):
-    call = RecordedCall(session_id="canary-1")
-    await call.start(Start())
+@pytest.mark.parametrize(("session", "is_test"), [("canary-1", False), ("call-1", True)])
+async def test_health_checks_and_tests_are_not_recorded(session, is_test, recorded):
+    call = RecordedCall(session_id=session)
+    await call.start(Start(test=is_test))
     await call.end()
     assert not recorded.exists()
 
