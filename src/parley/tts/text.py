@@ -122,7 +122,8 @@ class TextSegmenter:
         ``early``: one may end after a few words, as the rest comes while they are spoken.
         """
         self._text += text
-        segments, begin = [], 0
+        segments: list[str] = []
+        begin = 0
         while (end := self._find_end(begin, early=early and not segments)) is not None:
             segment = self._text[begin:end].strip()
             begin = end
