@@ -324,6 +324,7 @@ FIRST = frame(call_log.Iteration(0, 1.0))
         (gzip.compress(call_log.MAGIC + HEADER.replace(b"{}", b"[]")), CallLogDamagedError),
         (gzip.compress(call_log.MAGIC + HEADER)[:-20] + bytes(40), CallLogDamagedError),
     ],
+    ids=range(9),  # gzip writes the time
 )
 def test_foreign_file_is_refused(content, error, tmp_path):
     file = tmp_path / "x.call"
