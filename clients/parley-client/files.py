@@ -14,6 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 CLIENTS = Path(__file__).resolve().parents[1]
 SHARED = (
     "__init__",
+    "chance",
     "chat",
     "checkpoint",
     "errors",

@@ -72,7 +72,7 @@ class Host:
     """Opens sessions, passes requests to them, and ends them. Runs on one event loop.
 
     ``release`` ends the sequence of a session whose client did not end it. Canaries are not measured, nor
-    refused for want of ``headroom``. ``open_session`` makes a session.
+    refused for want of ``headroom``. ``open_session`` takes the place of :class:`AgentSession`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Host:
         metrics: AgentMetrics,
         headroom: Headroom,
         *,
-        open_session: Callable[..., AgentSession] = AgentSession,
+        open_session: Callable[..., AgentSession] | None = None,
     ) -> None:
         self._engines = engines
         self._config = config
@@ -205,7 +205,7 @@ class Host:
             engines = choice.engines
             if followed is not None:
                 engines = replace(engines, server_tools=followed.watch(engines.server_tools))
-            session = self._open_session(
+            session = (self._open_session or AgentSession)(
                 str(request.session_id),
                 choice.start,
                 engines,

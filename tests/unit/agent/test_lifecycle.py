@@ -411,7 +411,8 @@ async def test_a_full_server_says_when_a_place_becomes_free(sessions, call_s, wa
 
 
 async def test_a_call_is_refused_where_others_are_answered_late_unless_it_moves():
-    call = await open_call(config=AgentConfig(refuse_when_late=True, typical_call_s=60.0))
+    call = await open_call(config=AgentConfig(refuse_when_late=True, typical_call_s=120.0))
+    call.headroom.set_open(2)
     for _ in range(FEWEST):
         call.headroom.on_answer(AgentConfig().answer_goal_ms + 1)
     moved = Resume(state=SessionState(version=CHECKPOINT_VERSION))
