@@ -11,7 +11,6 @@ import logging
 import math
 import mmap
 import os
-import re
 import stat
 import tempfile
 import time
@@ -36,7 +35,6 @@ _SHARE, _DOUBTS = 0.05, 1.28
 _LEAST_RETRY_S = 1.0
 _ANSWER = np.dtype([("at", "f8"), ("ms", "f8"), ("calls", "i8")])
 _ROW = np.dtype([("used", "i8"), ("open", "i8"), ("count", "i8"), ("answers", _ANSWER, _KEPT)])
-_INSTANCE = re.compile(r"(.+?)((?:_\d+)+)")
 _log = logging.getLogger(__name__)
 
 
@@ -107,13 +105,14 @@ def _map(path: Path) -> NDArray[np.void]:
 
 def open_board(instance: str) -> CallBoard:
     """The board of the server that has started this process, for an instance such as ``voice_agent_0_1``."""
-    if not (named := _INSTANCE.fullmatch(instance)):
-        return CallBoard()
+    parts, numbers = instance.split("_"), []
+    while len(parts) > 1 and parts[-1].isdecimal():
+        numbers.append(int(parts.pop()))
     # Its group's number and its own: either groups have one instance each, or there is one group.
-    number = sum(map(int, named[2].split("_")[1:]))
-    if number >= _MOST_INSTANCES:
+    number = sum(numbers)
+    if not numbers or number >= _MOST_INSTANCES:
         return CallBoard()
-    path = Path(tempfile.gettempdir()) / f"parley-{named[1]}-{os.getppid()}"
+    path = Path(tempfile.gettempdir()) / f"parley-{'_'.join(parts)}-{os.getppid()}"
     try:
         return CallBoard(path, number)
     except OSError:

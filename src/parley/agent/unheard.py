@@ -12,8 +12,8 @@ from parley.llm.messages import CUT
 from parley.tts.markdown import without_markdown
 from parley.turns.interruption import InterruptionWords, words_of
 
-_WHOLE_SENTENCES = re.compile(r".*[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019)\]]*(?=\s|\Z)", re.DOTALL)
-_QUESTION = re.compile(r"[^.!\u2026\u3002\uff01]*[?\uff1f]")
+_WHOLE_SENTENCES = re.compile(r"\A.*[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019)\]]*(?=\s|\Z)", re.DOTALL)
+_QUESTION = re.compile(r"\A[^.!\u2026\u3002\uff01]*[?\uff1f]")
 _BETWEEN = " ,.!?;:"
 
 
