@@ -230,7 +230,7 @@ def _measure_ends(vad: SileroVad, people: int, console: Console) -> None:
         found = [
             np.mean([finds_end(vad, one, snr_db, ignore=ignore) for one in turns]) for ignore in (False, True)
         ]
-        name = "nobody" if snr_db is None else f"a crowd, {snr_db:.0f} dB softer"
+        name = "silence" if snr_db is None else f"a crowd, {snr_db:.0f} dB softer"
         rows.append([name, *(f"{share:.0%}" for share in found)])
     head = ["behind the caller", "turns that end", "with ignore_background"]
     Table(f"{len(turns)} turns of people", head, rows).print(console)

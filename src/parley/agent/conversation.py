@@ -74,7 +74,7 @@ State: TypeAlias = Literal["listening", "processing", "speaking"]
 _READ_LANGUAGE = "en"
 """What a language model says about the words of a turn was compared with speech in English only."""
 _SURE = 0.7
-"""Confidence of a "yeah" that nobody has asked for: recognisers hear one in a door that falls shut."""
+"""Confidence of a "yeah" without a question: recognisers write one for a door that falls shut."""
 _ASKING = 200
 """Characters at the end of an answer in which a question may be."""
 _KEY_PAUSE_S = 2.0

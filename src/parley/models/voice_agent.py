@@ -23,7 +23,6 @@ from parley.agent.headroom import CallBoard, Headroom, open_board
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
-from parley.agent.session import AgentSession
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import open_calls
 from parley.calls.writing import CallWriter
@@ -169,7 +168,7 @@ class AgentService:
         calls = open_calls(parameters.repository.parent / config.calls, config.calls_store, config.calls_list)
         self._calls = CallWriter(calls, agent_metrics.on_recording)
         engines = dataclasses.replace(engines, agents=self._agents, calls=self._calls)
-        open_session: Callable[..., AgentSession] = AgentSession
+        open_session = None
         if config.record_debug:
             logs = CallLogs(parameters.repository.parent / config.record_debug, self._calls)
             open_session = logs.open_session

@@ -1,8 +1,8 @@
 """Other people who talk behind the caller, softer and without an end.
 
-The network hears speech whoever speaks, so that in such a room the caller's turn would never end. What tells
+The network finds speech of any speaker, so that in such a room the caller's turn would never end. What tells
 the voices apart is how loud they are. Between the caller's words the talk goes on, and the level does not
-fall below it; where nobody else talks there is silence between words, and nothing is changed.
+fall below it; without other talk there is silence between words, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BEGINS_DB = 11.0
 _WIDEST_DB = 31.0
 """Between floor and loudest window. Where it is more there is silence between the words."""
 _SILENT_DB = 6.0
-"""So far below the floor nobody talks any more."""
+"""So far below the floor is silence."""
 _HOLD = 6
 """Windows for which a loud one counts: words end softly."""
 _SPEECH = 0.35
