@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import locale
 import multiprocessing
 import os
@@ -90,6 +91,7 @@ def start_engine(
     arguments = parameters.version_dir / settings.engine_args
     prepare_environment(
         engine_in_process=in_process,
+        compiles=not in_process or not _is_eager(arguments),
         threads=settings.threads,
         cache_dir=cache_dir() / "vllm",
     )
@@ -142,12 +144,14 @@ def prepare_environment(
     engine_in_process: bool,
     threads: int,
     cache_dir: Path,
+    compiles: bool = True,
     environment: MutableMapping[str, str] = os.environ,
 ) -> None:
     """Set what vLLM reads while it is imported. Values set by the operator stay.
 
-    ``threads`` are those of one matrix operation on a CPU; 0 leaves the library's choice. ``cache_dir``
-    survives restarts.
+    Without ``compiles`` torch compiles nothing, not even vLLM's small functions that ``enforce_eager`` does
+    not concern: one of them makes g++ compile PyTorch's headers at each start. ``threads`` are those of one
+    matrix operation on a CPU; 0 leaves the library's choice. ``cache_dir`` survives restarts.
     """
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
     for name, value in _DEFAULTS.items():
@@ -155,6 +159,8 @@ def prepare_environment(
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_in_process else "1"
     environment.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", f"{ENGINE_START_S:.0f}")
     environment.setdefault("VLLM_CACHE_ROOT", str(cache_dir))
+    if not compiles:
+        environment.setdefault("TORCHDYNAMO_DISABLE", "1")
     if threads:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     if engine_in_process and not has_vnni():
@@ -169,6 +175,13 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     except OSError:
         return True
     return not flags or not _VNNI.isdisjoint(flags.split())
+
+
+def _is_eager(arguments: Path) -> bool:
+    try:
+        return json.loads(arguments.read_bytes()).get("enforce_eager") is True
+    except (OSError, ValueError, AttributeError):
+        return False  # read_engine_args says what is wrong
 
 
 def _name_python(environment: MutableMapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from parley.errors import ModelLoadingError
 from parley.llm import startup
 from parley.llm.startup import prepare_environment
 from parley.runtime.parameters import Parameters
@@ -175,6 +176,7 @@ def test_settings_before_the_import(interpreter, tmp_path):
     assert environment["VLLM_XGRAMMAR_CACHE_MB"] == "128"
     assert environment["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"
     assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
+    assert "TORCHDYNAMO_DISABLE" not in environment
     assert locale.setlocale(locale.LC_CTYPE) == "C.UTF-8"
 
 
@@ -188,6 +190,36 @@ def test_the_operators_settings_stay(interpreter, tmp_path):
     environment = prepare(tmp_path, dict(given), threads=2, engine_in_process=False)
     assert given.items() <= environment.items()
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "compiles"),
+    [
+        ("inprocess", '{"enforce_eager": true}', False),
+        ("inprocess", "{}", True),
+        ("inprocess", "[", True),
+        ("async", '{"enforce_eager": true}', True),
+    ],
+)
+def test_an_eager_engine_on_a_cpu_compiles_nothing(monkeypatch, tmp_path, engine, arguments, compiles):
+    """Compiling takes g++, and seconds at each start."""
+    (tmp_path / "model.json").write_text(arguments)
+    read = []
+
+    def prepare_only(**options):
+        read.append(options["compiles"])
+        raise ModelLoadingError
+
+    monkeypatch.setattr(startup, "prepare_environment", prepare_only)
+    parameters = Parameters("qwen3", {"engine": engine}, model_dir=tmp_path, environment={})
+    (tmp_path / "1").symlink_to(tmp_path)
+    with pytest.raises(ModelLoadingError):
+        startup.start_engine(parameters, tmp_path, object)
+    assert read == [compiles]
+
+
+def test_without_compiling_torch_is_kept_from_it(interpreter, tmp_path):
+    assert prepare(tmp_path, {}, compiles=False)["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_python_gets_its_name_back(interpreter, tmp_path):

@@ -28,7 +28,7 @@ if len(sys.argv) > 4:
 
 folder, runner = Path(sys.argv[1]), sys.argv[3]
 choose_runner(runner, os.environ)
-prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[2]))
+prepare_environment(engine_in_process=True, compiles=False, threads=1, cache_dir=Path(sys.argv[2]))
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
