@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             write_locks(ROOT, upgrade=arguments.upgrade)
         elif arguments.what in PROGRAMS:
             _, provide = PROGRAMS[arguments.what]
-            with _only_one():  # apt-get does not wait for another one
+            with _only_one("programs"):  # apt-get does not wait for another one
                 provide(ROOT)
         else:
             environment, _ = _ENVIRONMENTS.get(arguments.what, (SERVE, ""))
@@ -91,17 +91,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def _make(environment: Environment) -> None:
     if not is_ready(ROOT, environment):
-        with _only_one():
+        with _only_one("environments"):
             if not is_ready(ROOT, environment):  # another set-up may just have done it
                 make(ROOT, environment)
 
 
 @contextmanager
-def _only_one() -> Iterator[None]:
-    """Hold the checkout's set-up lock."""
+def _only_one(what: str) -> Iterator[None]:
+    """Hold the checkout's lock for setting up programs, or environments."""
     folder = ROOT / ".cache"
     folder.mkdir(exist_ok=True)
-    with (folder / "setup.lock").open("w") as lock:
+    with (folder / f"setup-{what}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -438,13 +438,13 @@ def test_image_gets_packages_first_and_then_parley_without_the_installer(checkou
 def test_two_setups_wait_for_each_other(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(main, "ROOT", tmp_path)
     (tmp_path / ".cache").mkdir()
-    with (tmp_path / ".cache" / "setup.lock").open("w") as held:
+    with (tmp_path / ".cache" / "setup-programs.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         script = (
             f"import sys, pathlib; sys.path.insert(0, {str(SCRIPTS)!r})\n"
             "from provision import main\n"
             f"main.ROOT = pathlib.Path({str(tmp_path)!r})\n"
-            "with main._only_one(): print('mine', flush=True)\n"
+            "with main._only_one('programs'): print('mine', flush=True)\n"
         )
         other = subprocess.Popen(
             [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
