@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDERS = (
-    *("unit/asr", "unit/audio", "unit/gateway/audio", "unit/llm", "unit/tts", "unit/turns", "unit/vad"),
+    *("unit/asr", "unit/audio", "unit/gateway/audio", "unit/tts", "unit/turns", "unit/vad"),
+    "unit/llm/test_vllm_int8.py",
     *("torch/asr", "torch/tts"),
 )
 TESTS = Path(__file__).parent
