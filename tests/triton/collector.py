@@ -21,9 +21,19 @@ class Collector:
 
     def __init__(self, address):
         self.url = f"http://{address[0]}:{address[1]}"
-        self.spans = []
         self.batches = []
+        self._spans = []
+        self._forgotten = set()
         self.changed = threading.Condition()
+
+    @property
+    def spans(self):
+        return [(service, span) for service, span in self._spans if span.trace_id not in self._forgotten]
+
+    def forget(self):
+        """Leave out the traces that are known until now."""
+        with self.changed:
+            self._forgotten = {span.trace_id for _, span in self._spans}
 
     def receive(self, body):
         request = ExportTraceServiceRequest.FromString(body)
@@ -32,7 +42,7 @@ class Collector:
             for resource in request.resource_spans:
                 names = {each.key: each.value.string_value for each in resource.resource.attributes}
                 for scope in resource.scope_spans:
-                    self.spans += [(names["service.name"], span) for span in scope.spans]
+                    self._spans += [(names["service.name"], span) for span in scope.spans]
             self.changed.notify_all()
 
     def named(self, name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import sys
 from contextlib import ExitStack, contextmanager
+from pathlib import PurePath
 
 import pytest
 import tritonclient.grpc as triton
@@ -25,8 +26,12 @@ _ALONE = {
     "test_restarts.py",
     "test_sessions.py",
     "test_smart_turn.py",
-    "test_traces.py",
+    "observed",
 }
+
+
+def is_alone(path: PurePath) -> bool:
+    return not _ALONE.isdisjoint((path.name, path.parent.name))
 
 
 class _Scheduling(LoadFileScheduling):
@@ -38,10 +43,10 @@ class _Scheduling(LoadFileScheduling):
 
     def _split_scope(self, nodeid):
         file = super()._split_scope(nodeid)
-        folder, _, name = file.rpartition("/")
-        if folder.endswith("/chatterbox"):
-            return folder
-        return "alone" if name in _ALONE else file
+        if is_alone(PurePath(file)):
+            return "alone"
+        folder, _, _ = file.rpartition("/")
+        return folder if folder.endswith(("/agents", "/chatterbox")) else file
 
     def _assign_work_unit(self, node):
         if "alone" in self.workqueue:
@@ -79,7 +84,7 @@ class _FileLock:
                 self._path = None
 
     def _enter(self, path):
-        kind = fcntl.LOCK_EX if path.name in _ALONE else fcntl.LOCK_SH
+        kind = fcntl.LOCK_EX if is_alone(path) else fcntl.LOCK_SH
         # A file that waits for the running ones to end keeps new ones from starting.
         with _lock(self._folder / "entering", kind):
             self._held.enter_context(_lock(self._folder / "running", kind))

@@ -8,10 +8,13 @@ import socket
 import subprocess
 from contextlib import closing
 
+import pytest
+
 from parley.launcher.options import ROOT
 
 MOST_LINES = 25
 """Besides the conversation."""
+LIMIT_S = 240
 
 
 def is_free(port):
@@ -20,6 +23,7 @@ def is_free(port):
         return listener.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.timeout(LIMIT_S + 30)
 def test_make_demo_holds_its_conversation_on_the_documented_port_in_few_lines(tmp_path):
     usual = is_free(8001)
     recording = tmp_path / "call.wav"
@@ -31,7 +35,7 @@ def test_make_demo_holds_its_conversation_on_the_documented_port_in_few_lines(tm
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=LIMIT_S,
         check=False,
     )
     lines = ended.stdout.splitlines()

@@ -58,7 +58,7 @@ async def test_two_callers_of_each_kind_lose_no_call(server, gateway, tmp_path):
 
 @pytest.mark.timeout(LOAD_S + 60)
 async def test_calls_arrive_at_a_rate_and_none_is_lost(server, gateway, tmp_path):
-    options = ("--arrivals-per-minute", "60", "--minutes", "0.25")
+    options = ("--arrivals-per-minute", "30", "--minutes", "0.35")
     status, printed = await make_load(server.endpoints.grpc, gateway, tmp_path, *options)
     assert status == 0, printed
     assert "0 lost, 0 refused" in printed

@@ -33,6 +33,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from closing_twin import CUT
 from plain_servers import STOP_S, page_command, plain_server, twin_command
 
+pytestmark = pytest.mark.timeout(400)  # a server starts and stops within a test
 SCRIPT = ROOT / "examples" / "conversation.toml"
 WEATHER, STORY, STOP = "what's the weather in paris", "tell me a story", "stop"
 CALLS = 4
@@ -77,10 +78,9 @@ def stopped_in_time(said):
     return calls_s <= CALLS_S and "Exit timeout expired" not in said
 
 
-@pytest.fixture(scope="module", params=["page", "entry point"])
-def server(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plain")
-    with plain_server(folder, TINY_PROFILE, entry_point=request.param == "entry point") as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with plain_server(tmp_path_factory.mktemp("plain"), TINY_PROFILE) as running:
         yield running
 
 
@@ -123,7 +123,7 @@ async def test_plain_server_closes_open_calls_when_it_stops(server, turns):
 
 
 async def test_calls_end_where_the_endpoint_closes_before_the_server(tmp_path):
-    with plain_server(tmp_path, TINY_PROFILE, twin=True) as server:
+    with plain_server(tmp_path, TINY_PROFILE, entry_point=True, twin=True) as server:
         status, reasons = await stop_with_calls(server.address, server.stop, server.said)
         assert reasons == ["shutdown"] * CALLS
         assert f"\n0 {CUT}" in server.said()

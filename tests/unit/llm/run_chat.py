@@ -1,6 +1,6 @@
 """Talks to the small model through the real engine; prints what happened as one JSON object.
 
-    run_chat.py FOLDER POLICY
+    run_chat.py FOLDER
 
 In a process of its own: importing vLLM changes the interpreter, and there is one engine per process.
 """
@@ -134,12 +134,10 @@ async def overtake(chat, tools):
     return order[len(running) :]
 
 
-async def main(folder, policy):
+async def main(folder):
     arguments = json.loads((ROOT / "model_repository/qwen3/1/model.tiny.json").read_text())
     (folder / "1").mkdir()
-    (folder / "1" / "args.json").write_text(
-        json.dumps({**arguments, "max_num_seqs": 2, "scheduling_policy": policy})
-    )
+    (folder / "1" / "args.json").write_text(json.dumps({**arguments, "max_num_seqs": 2}))
     values = {
         "engine": "inprocess",
         "engine_args": "args.json",
@@ -165,53 +163,52 @@ async def main(folder, policy):
     stages = {}
     _ = [event async for event in guided.generate(request("staged", "hello", tools), Stages(stages))]
     found["stages"] = stages
-    if policy == "priority":
-        system = [ChatMessage(role="system", content="Speak of boats.")]
-        warmed = [ChatMessage(role="user", content="hello")]
-        await warm_up(SaltedChat(guided, "one"), "call", system, tools, AgentDeadlines())
-        found["warmed"] = {}
-        for salt in ("two", "", "one"):
-            turn = GenerateRequest(
-                request_id=f"turn {salt}", messages=system + warmed, tools=tools, cache_salt=salt
-            )
-            completed = [event async for event in guided.generate(turn)][-1]
-            found["warmed"][salt] = [completed.cached_tokens, completed.prompt_tokens]
-        asked = [
-            Question(text="Is it late?", choices=["Yes", "No"]),
-            Question(text="Where is the user?", choices=["a house", "a boat", "a train"]),
-            Question(text="How late is it?", choices=["1", "2", "3", "4", "5"]),
-            Question(text="Who is it?", choices=["a boat", "a boat house"]),
-        ]
-        found["questions"] = [
-            await compare(guided, f"questions {number}", tools, questions)
-            for number, questions in enumerate((asked, *([one] for one in asked)))
-        ]
-        narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
-        broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})
-        for name, chat, offered in (
-            ("guided", guided, tools),
-            ("free", free, tools),
-            ("narrow", guided, narrow),
-            ("narrow, free", free, narrow),
-            ("broken", guided, broken),
-            ("broken, free", free, broken),
-        ):
-            found[name] = [await ask(chat, f"{name} {text}", text, offered) for text in QUESTIONS]
-        wild = [
-            ask(
-                guided,
-                f"wild {seed}",
-                QUESTIONS[seed % 2],
-                narrow,
-                sampling=Sampling(temperature=2.0, seed=seed, max_tokens=120),
-            )
-            for seed in range(24)
-        ]
-        found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
+    system = [ChatMessage(role="system", content="Speak of boats.")]
+    warmed = [ChatMessage(role="user", content="hello")]
+    await warm_up(SaltedChat(guided, "one"), "call", system, tools, AgentDeadlines())
+    found["warmed"] = {}
+    for salt in ("two", "", "one"):
+        turn = GenerateRequest(
+            request_id=f"turn {salt}", messages=system + warmed, tools=tools, cache_salt=salt
+        )
+        completed = [event async for event in guided.generate(turn)][-1]
+        found["warmed"][salt] = [completed.cached_tokens, completed.prompt_tokens]
+    asked = [
+        Question(text="Is it late?", choices=["Yes", "No"]),
+        Question(text="Where is the user?", choices=["a house", "a boat", "a train"]),
+        Question(text="How late is it?", choices=["1", "2", "3", "4", "5"]),
+        Question(text="Who is it?", choices=["a boat", "a boat house"]),
+    ]
+    found["questions"] = [
+        await compare(guided, f"questions {number}", tools, questions)
+        for number, questions in enumerate((asked, *([one] for one in asked)))
+    ]
+    narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
+    broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})
+    for name, chat, offered in (
+        ("guided", guided, tools),
+        ("free", free, tools),
+        ("narrow", guided, narrow),
+        ("narrow, free", free, narrow),
+        ("broken", guided, broken),
+        ("broken, free", free, broken),
+    ):
+        found[name] = [await ask(chat, f"{name} {text}", text, offered) for text in QUESTIONS]
+    wild = [
+        ask(
+            guided,
+            f"wild {seed}",
+            QUESTIONS[seed % 2],
+            narrow,
+            sampling=Sampling(temperature=2.0, seed=seed, max_tokens=120),
+        )
+        for seed in range(24)
+    ]
+    found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
     await engine.shutdown()
     return found
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    print(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1])))))

@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 
 
-def run(folder, policy):
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
     pytest.importorskip("tokenizers")  # installed with vLLM
     script = Path(__file__).parent / "run_chat.py"
-    command = [sys.executable, str(script), str(folder), policy]
+    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("engine"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("priority"), "priority")
 
 
 def test_an_urgent_request_overtakes_those_that_waited_longer(found):
@@ -40,10 +36,6 @@ def test_vllm_reports_its_queue_its_cache_and_its_stages(found):
     assert stages.keys() == {"queue", "prefill", "decode"}
     assert stages["queue"] >= 0
     assert min(stages["prefill"], stages["decode"]) > 0
-
-
-def test_an_engine_without_priorities_serves_in_order_of_arrival(tmp_path):
-    assert run(tmp_path, "fcfs")[0]["order"] == ["BACKGROUND", "WARM_UP", "SPECULATION", "ANSWER"]
 
 
 def test_the_warm_up_is_a_prefix_of_the_first_turn(found):

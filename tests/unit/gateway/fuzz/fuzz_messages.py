@@ -7,7 +7,7 @@ import os
 
 from hypothesis import strategies as st
 
-MESSAGES = int(os.environ.get("PARLEY_FUZZ_MESSAGES", "10000"))
+MESSAGES = int(os.environ.get("PARLEY_FUZZ_MESSAGES", "5000"))
 """In all, to WebSockets; where the variable is set, they are others each time."""
 AUDIO = base64.b64encode(b"\x01\x00" * 160).decode()
 TOOL = {"type": "function", "name": "get_time", "description": "x", "parameters": {"type": "object"}}

@@ -7,11 +7,9 @@ import uuid
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
-from leftovers import ANY_PORTS
 from test_remote_chat import remote_chat
 
 from parley.errors import UnknownAgentError
-from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import KnowledgeUsed, ResponseDone, ResponseText, Start
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
@@ -35,30 +33,26 @@ model = "large"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("defined")
-    agents = folder / "agents"
-    agents.mkdir()
+def served(server):
+    """The server, what defines the restaurant, and what the remote model was asked."""
+    agents = server.agents
     with remote_chat() as (url, asked):
         restaurant = RESTAURANT.replace("{url}", url)
         (agents / "docs").mkdir()
         (agents / "docs" / "manual.md").write_text("# Printers\nThey are repaired on Tuesdays.")
-        (agents / "helpdesk.toml").write_text(HELPDESK.replace("{url}", url))
-        (agents / "clinic.toml").write_text(CLINIC)
-        (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You take bookings."))
-        options = ServerOptions(
-            state_dir=folder / "state",
-            environment={"PARLEY_VOICE_AGENT_AGENTS": str(agents)},
-            **ANY_PORTS,
+        server.write_agents(
+            helpdesk=HELPDESK.replace("{url}", url),
+            clinic=CLINIC,
+            restaurant=restaurant.replace("{instructions}", "You take bookings."),
         )
-        with EmbeddedServer(options) as server:
-            yield server, agents, restaurant, asked
+        yield server, restaurant, asked
+        server.remove_agents("helpdesk", "clinic", "restaurant")
 
 
 @asynccontextmanager
 async def calling(server, agent: str):
     """A call of an agent by text, and what the server says of itself."""
-    transport = TritonTransport(server.endpoints.grpc)
+    transport = TritonTransport(server.address)
     try:
         call_id = uuid.uuid4().hex
         stream = await transport.open(call_id, 10.0)
@@ -91,25 +85,19 @@ def prompts(asked) -> dict[str, str]:
     return {body["messages"][-1]["content"]: body["messages"][0]["content"] for body in asked}
 
 
-async def until_logged(server, line: str, times: int) -> None:
-    """Wait until the log has a line so often: each process of the agent reads the folder."""
-    async with asyncio.timeout(60):
-        while server.log_path.read_text().count(line) < times:  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.1)
-
-
 async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
-    server, agents, restaurant, asked = served
-    processes = server.log_path.read_text().count("the agent clinic is served to new calls")
+    server, restaurant, asked = served
+    agents = server.agents
     async with calling(server, "restaurant") as (call, connected):
-        assert [one.name for one in connected.agent.agents] == ["clinic", "helpdesk", "restaurant"]
-        assert connected.agent.agents[2].numbers == ["+493012345678"]
+        others = {one.name: one.numbers for one in connected.agent.agents}
+        assert list(others) == ["clinic", "helpdesk", "restaurant"]
+        assert others["restaurant"] == ["+493012345678"]
         assert (connected.agent.language_model, connected.agent.default_prompt) == ("large", False)
         assert await answer(call, "A table for two.") == "I see."
         assert await greeting_of(server, "clinic") == "The clinic, good morning."
 
         (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You are closed."))
-        await until_logged(server, "the agent restaurant is served to new calls", 2 * processes)
+        await asyncio.to_thread(server.wait_until_said, "the agent restaurant is served to new calls", 4)
         async with calling(server, "restaurant") as (later, _):
             await answer(later, "Hello.")
             await answer(call, "At eight.")
@@ -119,15 +107,15 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
 
     (agents / "clinic.toml").write_text(f"{CLINIC}voise = 1")
     (agents / "restaurant.toml").unlink()
-    await until_logged(server, "agents/clinic.toml:3: unknown field 'voise'", processes)
-    await until_logged(server, "the agent restaurant is served no more", processes)
+    await asyncio.to_thread(server.wait_until_said, "agents/clinic.toml:3: unknown field 'voise'")
+    await asyncio.to_thread(server.wait_until_said, "the agent restaurant is served no more")
     assert await greeting_of(server, "clinic") == "The clinic, good morning."
     with pytest.raises(UnknownAgentError, match="no agent 'restaurant'"):
         await greeting_of(server, "restaurant")
 
 
 async def test_answer_has_passages_of_the_documents_of_its_agent(served):
-    server, agents, _, asked = served
+    server, _, asked = served
 
     async def passages_for(question: str) -> tuple[list[str], str]:
         """The headings that the client gets, and what the language model reads before the question."""
@@ -144,7 +132,7 @@ async def test_answer_has_passages_of_the_documents_of_its_agent(served):
     used, read = await passages_for("When are printers repaired?")
     assert used == ["Printers"]
     assert "They are repaired on Tuesdays." in read
-    (agents / "docs" / "vpn.md").write_text("# Network\nThe VPN is called Cerberus.")
+    (server.agents / "docs" / "vpn.md").write_text("# Network\nThe VPN is called Cerberus.")
     async with asyncio.timeout(60):
         # A file has no event.
         while (await passages_for(f"What is the VPN {uuid.uuid4().hex}?"))[0][:1] != ["Network"]:  # noqa: ASYNC110

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import pytest_asyncio
-from collector import collecting
 from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
 
-from parley.launcher.options import ServerOptions
-from parley.launcher.server import EmbeddedServer
 from parley_gateway.app import create_app
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -31,31 +27,25 @@ def orphans(collector):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def collector(tmp_path_factory):
+async def collector(observed):
     """It has the trace of a call whose caller has a trace of its own."""
-    patch = pytest.MonkeyPatch()
-    with collecting() as one, patch.context() as environment:
-        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
-        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-        options = ServerOptions(
-            state_dir=tmp_path_factory.mktemp("server") / "state", grpc_port=0, http_port=0, metrics_port=0
-        )
-        with EmbeddedServer(options) as server:
-            flags = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}}
-            settings = load_settings(flags=flags)
-            async with running(settings, app=create_app(settings)) as gateway:
-                async with call(gateway.url, tools=TOOLS, traceparent=PARENT) as caller:
-                    await caller.until("connected")
-                    await ask_for_the_weather(caller)
-                    await interrupt_a_story(caller)
-                    last = [event for event in caller.of("transcript") if event["is_final"]][-1]
-                    if "story" in last["text"]:  # the word that interrupted it may have no final text yet
-                        await caller.until("transcript", caller.events.index(last) + 1, is_final=True)
-                    await caller.send("control", action="hangup")
-                    await caller.until("closed")
-                # Every process sends its spans by itself.
-                await one.until(lambda: not (one.missing(BEFORE_THE_END) or orphans(one)))
-        yield one
+    server, one = observed
+    one.forget()
+    flags = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}}
+    settings = load_settings(flags=flags)
+    async with running(settings, app=create_app(settings)) as gateway:
+        async with call(gateway.url, tools=TOOLS, traceparent=PARENT) as caller:
+            await caller.until("connected")
+            await ask_for_the_weather(caller)
+            await interrupt_a_story(caller)
+            last = [event for event in caller.of("transcript") if event["is_final"]][-1]
+            if "story" in last["text"]:  # the word that interrupted it may have no final text yet
+                await caller.until("transcript", caller.events.index(last) + 1, is_final=True)
+            await caller.send("control", action="hangup")
+            await caller.until("closed")
+        # Every process sends its spans by itself.
+        await one.until(lambda: not (one.missing(BEFORE_THE_END) or orphans(one)))
+    return one
 
 
 def test_a_call_is_one_connected_trace_through_gateway_and_agent(collector):

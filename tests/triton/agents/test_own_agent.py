@@ -7,11 +7,9 @@ import signal
 import sys
 
 import pytest
-from leftovers import ANY_PORTS, leftovers
 from notes import Notes
 
 from parley.errors import UnknownAgentError
-from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.protocol import ToolRequest, ToolRun
 from parley_client import connect
@@ -31,18 +29,6 @@ def get_time(city: str) -> dict[str, str]:
     """Get the time in a city."""
     return {"time": "15:52" if city == "Tokyo" else "unknown"}
 '''
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "agents").mkdir()
-    environment = {"PARLEY_VOICE_AGENT_AGENTS": str(folder / "agents")}
-    running = EmbeddedServer(ServerOptions(state_dir=folder / "state", environment=environment, **ANY_PORTS))
-    with running:
-        session = running.pid
-        yield running
-    assert leftovers(session, running.shm_prefix) == ([], [])
 
 
 class Command:
@@ -73,15 +59,14 @@ class Command:
 async def command(server, tmp_path):
     source = tmp_path / "clock.py"
     source.write_text(CLOCK)
-    folder = server.log_path.parent.parent / "agents"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "parley_client", "run", str(source)),
-        *("--server", server.endpoints.grpc, "--agents", str(folder)),
+        *("--server", server.address, "--agents", str(server.agents)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
     started = Command(process)
-    started.source, started.folder = source, folder
+    started.source = source
     yield started
     if process.returncode is None:
         process.kill()
@@ -90,7 +75,7 @@ async def command(server, tmp_path):
 
 async def ask(server):
     notes = Notes()
-    async with connect(server.endpoints.grpc, agent="clock") as call:
+    async with connect(server.address, agent="clock") as call:
         turn = ScriptTurn(name="time", samples=read_speech(CLIP))
         (report,) = await ScriptedConversation(call, notes, record=False).run([turn])
     assert report.problem == ""
@@ -102,7 +87,7 @@ async def ask(server):
 
 async def call_until_refused(server):
     while True:
-        async with connect(server.endpoints.grpc, agent="clock"):
+        async with connect(server.address, agent="clock"):
             await asyncio.sleep(0.5)
 
 
@@ -114,7 +99,7 @@ async def test_run_serves_a_python_file_and_its_changes_until_it_is_ended(server
     await command.wait_for("clock.py has changed")
     assert await ask(server) == "It's 16:07 in Tokyo."
     assert await command.end(signal.SIGTERM) == 0
-    assert list(command.folder.iterdir()) == []
+    assert list(server.agents.glob("**/clock*")) == []
     async with asyncio.timeout(20):
         with pytest.raises(UnknownAgentError):
             await call_until_refused(server)

@@ -1,4 +1,4 @@
-"""A call that is recorded and has a webhook, on the real server."""
+"""Calls that are recorded, followed by a webhook and replayed, on the real server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import uuid
 import wave
 from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
 from gateway_caller import DEADLINE_S, call
-from leftovers import ANY_PORTS
 
-from parley.calls.folder import CallFolder
-from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import ResponseDone, Start
+from parley.replay.comparison import replay
+from parley_client import connect
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
 from parley_gateway.security.keys import new_key
@@ -26,6 +27,7 @@ from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 KEY = "0123456789abcdef01234567"
+QUESTION = Path(__file__).parents[2] / "data" / "conversation" / "02-weather.wav"
 AGENT = """instructions = "You take bookings."
 greeting = "Good evening."
 record = true
@@ -35,7 +37,7 @@ WEBHOOKS = """
 tools.private_hosts = ["127.0.0.1"]
 [[webhooks]]
 url = "{url}"
-secret_file = "restaurant.secret"
+secret_file = "reported.secret"
 events = ["call.started", "call.ended"]
 """
 
@@ -74,43 +76,35 @@ def posted(got: SimpleQueue) -> dict:
     return json.loads(body)
 
 
-def recording_server(folder):
-    """Has the folders ``agents`` and ``calls`` of ``folder``."""
-    names = {"PARLEY_VOICE_AGENT_AGENTS": "agents", "PARLEY_VOICE_AGENT_CALLS": "calls"}
-    environment = {name: str(folder / part) for name, part in names.items()}
-    return EmbeddedServer(ServerOptions(state_dir=folder / "state", environment=environment, **ANY_PORTS))
-
-
-async def test_recorded_call_leaves_files_and_its_webhook_is_called(tmp_path):
-    agents, calls = tmp_path / "agents", tmp_path / "calls"
-    agents.mkdir()
+@pytest.fixture(scope="module")
+def webhook(server):
+    """What the webhook of the agent ``reported`` gets; the agent ``table`` has none."""
     with receiver() as (url, got):
-        (agents / "restaurant.toml").write_text(AGENT + WEBHOOKS.format(url=url))
-        (agents / "restaurant.secret").write_text(KEY)
-        with recording_server(tmp_path) as server:
-            transport = TritonTransport(server.endpoints.grpc)
-            call_id = uuid.uuid4().hex
-            try:
-                stream = await transport.open(call_id, 10.0)
-                async with aclosing(Call(stream, call_id, Start(agent="restaurant"))) as call:
-                    await call.open()
-                    async for event in call:
-                        if isinstance(event, ResponseDone):
-                            break
-            finally:
-                await transport.close()
-            started, ended = posted(got), posted(got)
+        (server.agents / "reported.secret").write_text(KEY)
+        server.write_agents(reported=AGENT + WEBHOOKS.format(url=url), table=AGENT)
+        yield got
+        server.remove_agents("reported", "table")
+
+
+async def test_recorded_call_leaves_files_and_its_webhook_is_called(server, webhook):
+    transport = TritonTransport(server.address)
+    call_id = uuid.uuid4().hex
+    try:
+        stream = await transport.open(call_id, 10.0)
+        async with aclosing(Call(stream, call_id, Start(agent="reported"))) as call:
+            await call.open()
+            async for event in call:
+                if isinstance(event, ResponseDone):
+                    break
+    finally:
+        await transport.close()
+    started, ended = posted(webhook), posted(webhook)
     assert (started["type"], ended["type"]) == ("call.started", "call.ended")
     assert started["data"]["session"] == ended["data"]["session"] == call_id
     assert ended["data"]["recorded"]
-    (info,) = CallFolder(calls).entries.newest()
-    assert (info.call, info.session, info.ended, info.incomplete) == (
-        ended["data"]["call"],
-        call_id,
-        True,
-        "",
-    )
-    files = calls / info.id
+    (info,) = [one for one in server.calls if one.session == call_id]
+    assert (info.call, info.ended, info.incomplete) == (ended["data"]["call"], True, "")
+    files = server.folder / "calls" / info.id
     assert sorted(path.name for path in files.iterdir()) == ["audio.wav", "call.json", "events.jsonl"]
     events = [json.loads(line) for line in (files / "events.jsonl").read_text().splitlines()]
     (done,) = [one["event"] for one in events if one.get("event", {}).get("type") == "response_done"]
@@ -130,42 +124,54 @@ async def ended_calls(http):
             await asyncio.sleep(0.1)
 
 
-async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(tmp_path):
+async def test_call_through_the_gateway_is_read_and_deleted_by_its_key_only(server, webhook, tmp_path):
     keys = {name: new_key(name, ["agent", "calls"]) for name in ("anna", "ben")}
     (tmp_path / "keys.toml").write_text("\n".join(key.line for key in keys.values()))
     anna, ben = ({"Authorization": f"Bearer {key.secret}"} for key in keys.values())
-    (tmp_path / "agents").mkdir()
-    (tmp_path / "agents" / "restaurant.toml").write_text(AGENT)
-    with recording_server(tmp_path) as server:
-        flags = {
-            "listen": {"port": 0},
-            "servers": {"addresses": [server.endpoints.grpc]},
-            "calls": {"folder": str(tmp_path / "calls")},
-            "security": {"keys_file": str(tmp_path / "keys.toml")},
-        }
-        async with (
-            running(load_settings(flags=flags)) as one,
-            call(one.url, headers=anna, agent="restaurant", output="text") as caller,
-        ):
-            await caller.until("response_done")
-            before = len(caller.events)
-            await caller.send("text", text="hello")
-            await caller.until("response_done", before)
-            await caller.send("control", action="hangup")
-            await caller.until("closed")
-            http = caller.http
-            (info,) = await ended_calls(http)
-            path = f"/v1/calls/{info['id']}"
-            shown = (await http.get(path)).json()
-            audio = (await http.get(f"{path}/audio")).content
-            for method in ("GET", "DELETE"):
-                assert (await http.request(method, path, headers=ben)).status_code == 404
-            assert (await http.get("/v1/calls", headers=ben)).json() == {"calls": [], "next": None}
-            assert (await http.delete(path)).status_code == 204
-            assert (await http.get(path)).json()["error"]["code"] == "call_not_found"
+    flags = {
+        "listen": {"port": 0},
+        "servers": {"addresses": [server.address]},
+        "calls": {"folder": str(server.folder / "calls")},
+        "security": {"keys_file": str(tmp_path / "keys.toml")},
+    }
+    async with (
+        running(load_settings(flags=flags)) as one,
+        call(one.url, headers=anna, agent="table", output="text") as caller,
+    ):
+        await caller.until("response_done")
+        before = len(caller.events)
+        await caller.send("text", text="hello")
+        await caller.until("response_done", before)
+        await caller.send("control", action="hangup")
+        await caller.until("closed")
+        http = caller.http
+        (info,) = await ended_calls(http)
+        path = f"/v1/calls/{info['id']}"
+        shown = (await http.get(path)).json()
+        audio = (await http.get(f"{path}/audio")).content
+        for method in ("GET", "DELETE"):
+            assert (await http.request(method, path, headers=ben)).status_code == 404
+        assert (await http.get("/v1/calls", headers=ben)).json() == {"calls": [], "next": None}
+        assert (await http.delete(path)).status_code == 204
+        assert (await http.get(path)).json()["error"]["code"] == "call_not_found"
     said = [(line["kind"], line["words"]) for line in shown["lines"] if line.get("words")]
     assert said[:2] == [("agent", "This call is recorded. Good evening."), ("user", "hello")]
     assert said[2][0] == "agent"
     assert shown["call"]["duration_ms"] == info["duration_ms"] > 0
     assert audio.startswith(b"RIFF")
-    assert CallFolder(tmp_path / "calls").entries.newest() == []
+    assert info["id"] not in [one.id for one in server.calls]
+
+
+async def test_call_that_is_recorded_as_a_whole_is_replayed_without_differences(server):
+    records = server.folder / "records"
+    before = set(records.glob("*.call"))
+    async with asyncio.timeout(60), connect(server.address) as call:
+        await call.speak(QUESTION)
+        async for event in call:
+            if isinstance(event, ResponseDone):
+                break
+    (file,) = set(records.glob("*.call")) - before
+    assert file.stat().st_mode & 0o777 == 0o600
+    played = replay(file)
+    assert (played.gone, played.new, played.unanswered, played.ended_early) == ([], [], None, "")
+    assert played.length_s > 1.0

@@ -15,12 +15,9 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 import tritonclient.grpc as triton
-from collector import collecting
 from gateway_caller import TOOLS, ask_for_the_weather, call
-from leftovers import ANY_PORTS
 
 from parley.inference import make_engine_name, text_tensor
-from parley.launcher import EmbeddedServer, ServerOptions
 from parley_client.waterfall.traces import read_trace
 from parley_gateway.logs import log_to_stderr
 from parley_gateway.serving import running
@@ -112,25 +109,21 @@ def refuse_by_a_model(server, request_id):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def logged(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("logged")
-    traces, of_gateway = folder / "traces.jsonl", io.StringIO()
-    with pytest.MonkeyPatch.context() as environment, collecting() as collector:
-        environment.setenv("PARLEY_LOG_FORMAT", "json")
-        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-        with EmbeddedServer(ServerOptions(state_dir=folder / "state", **ANY_PORTS)) as server:
-            # Libraries print while models load.
-            before = len(server.log_path.read_text().splitlines())
-            settings = settings_for(server, log={"format": "json"})
-            with redirect_stderr(of_gateway), log_to_stderr("", logging.INFO, settings.log.format):
-                async with running(settings) as gateway:
-                    await hold_conversation(gateway.url)
-            refuse_by_a_model(server, make_engine_name("call-7"))
-            await collector.until(lambda: not collector.missing(("call", "gateway call")))
-            lines = server.log_path.read_text().splitlines()[before:]
+async def logged(observed, tmp_path_factory):
+    (server, collector), of_gateway = observed, io.StringIO()
+    traces = tmp_path_factory.mktemp("logged") / "traces.jsonl"
+    collector.forget()
+    # Libraries print while models load.
+    before = len(server.log_path.read_text().splitlines())
+    settings = settings_for(server, log={"format": "json"})
+    with redirect_stderr(of_gateway), log_to_stderr("", logging.INFO, settings.log.format):
+        async with running(settings) as gateway:
+            await hold_conversation(gateway.url)
+    refuse_by_a_model(server, make_engine_name("call-7"))
+    await collector.until(lambda: not collector.missing(("call", "gateway call")))
+    lines = server.log_path.read_text().splitlines()[before:]
     collector.write(traces)
-    yield Logged(
+    return Logged(
         [json.loads(line) for line in lines if not OF_TRITON.match(line)],
         # The audit log has a form of its own.
         [json.loads(line) for line in of_gateway.getvalue().splitlines() if not line.startswith('{"at"')],
