@@ -95,7 +95,7 @@ class Caller:
 @asynccontextmanager
 async def call(url, *, headers=None, **options):
     """A session of the gateway at ``url``."""
-    async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+    async with httpx.AsyncClient(timeout=30, base_url=url, headers=headers) as http:
         created = (await http.post("/v1/sessions", json=options)).raise_for_status().json()
         async with connect(
             created["stream_url"], subprotocols=["bearer", created["token"], "parley.v1"], compression=None

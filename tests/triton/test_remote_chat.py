@@ -120,7 +120,10 @@ async def test_idle_server_with_gateway_asks_the_remote_model_nothing(served):
         flags={"servers": {"addresses": [server.endpoints.grpc], "canary_s": 0.5}, "listen": {"port": 0}}
     )
     app = create_app(settings)
-    async with running(settings, app=app) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with (
+        running(settings, app=app) as gateway,
+        httpx.AsyncClient(timeout=30, base_url=gateway.url) as http,
+    ):
         models = await checked(app.state.gateway, CHECKS)
         assert (await http.get("/v1/agent")).status_code == 200
         assert "voice_agent" in models

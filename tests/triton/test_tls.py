@@ -153,7 +153,7 @@ async def test_a_call_through_the_gateway(server, tls):
 
 
 async def test_health_and_metrics_are_there_and_nothing_else_is_without_tls(server):
-    async with httpx.AsyncClient(base_url=f"http://{server.endpoints.http}") as http:
+    async with httpx.AsyncClient(timeout=30, base_url=f"http://{server.endpoints.http}") as http:
         assert (await http.get("/v2/health/ready")).status_code == 200
         for path in ("/v2", "/v2/models/espeak/config", "/v2/models/stats", "/v2/models/espeak/infer"):
             answer = await (http.post(path, json={}) if path.endswith("infer") else http.get(path))

@@ -186,7 +186,7 @@ async def test_function_that_is_gone_is_an_error(server):
 
 @pytest.mark.parametrize("path", ["/", "/mcp", "/x"])
 async def test_path_that_was_guessed_reaches_nothing(server, path):
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         address = server.url.rpartition("/")[0]
         response = await client.post(address + path, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     assert response.status_code == 404
@@ -196,7 +196,7 @@ async def test_path_that_was_guessed_reaches_nothing(server, path):
 async def test_page_of_another_site_is_refused(server):
     """A browser that was led to the address, by DNS rebinding, names another host."""
     headers = {"Host": "evil.example", "Accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         response = await client.post(server.url, json=request, headers=headers)
     assert response.status_code in (403, 421)

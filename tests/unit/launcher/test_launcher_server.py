@@ -390,7 +390,7 @@ def kill_stub(server):
     os.kill(stubs[0], 9)
 
 
-def until(happened, limit_s=20.0):
+def until(happened, limit_s=60.0):
     end = time.monotonic() + limit_s
     while not happened():
         assert time.monotonic() < end

@@ -127,7 +127,7 @@ class GatewayUnderTest:
     async def start(self) -> None:
         one = await self._stack.enter_async_context(running(self.settings, app=self.app))
         self.url, self.health_url, self.metrics_url = one.url, one.health_url, one.metrics_url
-        client = httpx.AsyncClient(base_url=self.url, verify=NO_CERTIFICATES)
+        client = httpx.AsyncClient(timeout=30, base_url=self.url, verify=NO_CERTIFICATES)
         self.http = await self._stack.enter_async_context(client)
 
     async def stop(self) -> None:

@@ -340,7 +340,7 @@ async def test_signals_drain_and_the_second_ends_at_once(monkeypatch):
     ready = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serving.serve(one.settings, ready.set_result))
     one.url = (await asyncio.wait_for(ready, DEADLINE_S)).url
-    async with httpx.AsyncClient(base_url=one.url) as one.http, one.stream() as socket:
+    async with httpx.AsyncClient(timeout=30, base_url=one.url) as one.http, one.stream() as socket:
         await receive(socket, "connected")
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: one.gateway.calls.draining)

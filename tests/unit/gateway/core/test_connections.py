@@ -133,7 +133,7 @@ async def test_probes_are_answered_at_their_own_port_while_the_other_takes_nothi
         (client,) = await opened(one, 1)
         with pytest.raises((ConnectionError, IndexError)):
             await ask(client)  # nothing comes, not even a status
-        async with httpx.AsyncClient(base_url=one.health_url) as http:
+        async with httpx.AsyncClient(timeout=30, base_url=one.health_url) as http:
             for path in ("/healthz", "/readyz", "/health", "/ready", "/metrics"):
                 assert (await http.get(path)).status_code == 200, path
             one.gateway.calls.drain_began.set()
@@ -143,7 +143,7 @@ async def test_probes_are_answered_at_their_own_port_while_the_other_takes_nothi
 async def test_port_of_probes_answers_probes_only(gateway):
     one = await gateway(listen={"health_port": 0})
     assert reached(one.health_url) != reached(one.url)
-    async with httpx.AsyncClient(base_url=one.health_url) as http:
+    async with httpx.AsyncClient(timeout=30, base_url=one.health_url) as http:
         for path in ("/", "/v1/models", "/openapi.json", "/asyncapi.json", "/docs"):
             assert (await http.get(path)).status_code == 404, path
         assert (await http.post("/v1/sessions", json={})).status_code == 404
@@ -157,13 +157,15 @@ async def test_port_of_probes_has_the_same_access_rules(gateway, tmp_path):
     (tmp_path / "keys.toml").write_text(f"{admin.line}\n")
     one = await gateway(listen={"health_port": 0}, security={"keys_file": str(tmp_path / "keys.toml")})
     key = {"Authorization": f"Bearer {admin.secret}"}
-    async with httpx.AsyncClient(base_url=one.health_url) as http:
+    async with httpx.AsyncClient(timeout=30, base_url=one.health_url) as http:
         assert (await http.get("/metrics")).status_code == 401
         assert (await http.get("/metrics", headers=key)).status_code == 200
         assert "models" not in (await http.get("/readyz")).json()
         assert "models" in (await http.get("/readyz", headers=key)).json()
     anonymous = await gateway(listen={"health_port": 0})
-    async with httpx.AsyncClient(base_url=anonymous.health_url, headers={"Host": "evil.example"}) as http:
+    async with httpx.AsyncClient(
+        timeout=30, base_url=anonymous.health_url, headers={"Host": "evil.example"}
+    ) as http:
         assert (await http.get("/metrics")).status_code == 403
         answer = await http.get("/readyz")
         assert (answer.status_code, "models" in answer.json()) == (200, False)
@@ -175,7 +177,7 @@ async def test_the_port_of_probes_has_a_bound_of_its_own(gateway, opened, monkey
     one = await gateway(listen={"health_port": 0})
     before = one.gateway.connections.count
     first, *idle = await opened(one, 3, to=one.health_url)
-    async with httpx.AsyncClient(base_url=one.health_url) as http:
+    async with httpx.AsyncClient(timeout=30, base_url=one.health_url) as http:
         assert (await http.get("/healthz")).status_code == 200
         assert await is_closed(first)
         assert not await is_closed(idle[-1])
@@ -200,7 +202,7 @@ async def test_metrics_need_no_key_at_a_port_of_their_own(gateway, tmp_path):
     assert one.metrics_url.startswith("http://127.0.0.2:")
     assert one.health_url == ""
     assert (await one.http.get("/metrics")).status_code == 401
-    async with httpx.AsyncClient(base_url=one.metrics_url) as http:
+    async with httpx.AsyncClient(timeout=30, base_url=one.metrics_url) as http:
         page = await http.get("/metrics")
         assert page.status_code == 200
         assert 'parley_gateway_server_ready{server="server-0:1"} 1.0' in page.text
@@ -209,7 +211,9 @@ async def test_metrics_need_no_key_at_a_port_of_their_own(gateway, tmp_path):
         assert (await http.post("/v1/sessions", json={})).status_code == 404
     anonymous = await gateway(listen={"metrics_port": 0, "health_port": 0})
     assert len({anonymous.url, anonymous.metrics_url, anonymous.health_url}) == 3
-    async with httpx.AsyncClient(base_url=anonymous.metrics_url, headers={"Host": "evil.example"}) as http:
+    async with httpx.AsyncClient(
+        timeout=30, base_url=anonymous.metrics_url, headers={"Host": "evil.example"}
+    ) as http:
         assert (await http.get("/metrics")).status_code == 403
 
 

@@ -585,10 +585,10 @@ async def test_only_tls_1_3_is_spoken(tmp_path):
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     async with running(settings) as one:
         assert one.url.startswith("https:")
-        async with httpx.AsyncClient(verify=trust) as client:
+        async with httpx.AsyncClient(timeout=30, verify=trust) as client:
             answer = await client.get(f"{one.url}/healthz")
             assert "max-age" in answer.headers["Strict-Transport-Security"]
-        async with httpx.AsyncClient(verify=old) as client:
+        async with httpx.AsyncClient(timeout=30, verify=old) as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get(f"{one.url}/healthz")
         url = f"ws{one.url.removeprefix('http')}/v1/sessions/x/stream"

@@ -87,9 +87,9 @@ class Fleet:
         self.addresses.append(address)
         certificate = listen.get("certificate")
         headers = {"Authorization": f"Bearer {self.key.secret}", "X-Forwarded-For": "203.0.113.9"}
-        http = httpx.AsyncClient(base_url=one.url, headers=headers, verify=certificate is None)
+        http = httpx.AsyncClient(timeout=30, base_url=one.url, headers=headers, verify=certificate is None)
         if certificate:
-            http = httpx.AsyncClient(base_url=one.url, headers=headers, verify=False)  # noqa: S501 - the test's own
+            http = httpx.AsyncClient(timeout=30, base_url=one.url, headers=headers, verify=False)  # noqa: S501 - the test's own
         await stop.enter_async_context(http)
         return Member(one, http, address, stop)
 
@@ -174,7 +174,7 @@ async def test_requests_of_a_session_are_answered_by_its_gateway(two):
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_message")
     assert (await other.http.delete(path)).status_code == 204
     assert (await one.http.get(f"{path}/status")).json()["reason"] == "deleted"
-    anonymous = httpx.AsyncClient(base_url=str(other.http.base_url))
+    anonymous = httpx.AsyncClient(timeout=30, base_url=str(other.http.base_url))
     assert (await anonymous.get(f"{path}/status")).status_code == 401
     await anonymous.aclose()
 

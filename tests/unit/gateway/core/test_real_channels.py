@@ -63,7 +63,7 @@ async def gateway_for(*servers, file="", **more):
         "retry_max_s": 0.1,
     }
     settings = load_settings(flags={"listen": {"port": 0}, "servers": addresses, **more})
-    async with running(settings) as one, httpx.AsyncClient(base_url=one.url) as http:
+    async with running(settings) as one, httpx.AsyncClient(timeout=30, base_url=one.url) as http:
         yield http
 
 

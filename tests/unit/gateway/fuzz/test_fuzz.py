@@ -17,7 +17,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-EXAMPLES = 40 if "PARLEY_FUZZ_MESSAGES" not in os.environ else 1_000
+EXAMPLES = 20 if "PARLEY_FUZZ_MESSAGES" not in os.environ else 1_000
 AT_ONCE = 40
 OF_EACH = math.ceil(MESSAGES / len(TEMPLATES))
 LISTS = math.ceil(OF_EACH / AT_ONCE)
