@@ -10,7 +10,9 @@ A wall clock that is set back makes a server hang that shows none of this at fir
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -29,8 +31,10 @@ WORKING = 0.05
 works needs more, and on a crowded machine it waits for most of it.
 """
 
-_MEASURE_AFTER_S = 2.0
-"""Measuring a process is expensive; a healthy one is not measured."""
+_MEASURE_AFTER_S, _MEASURE_AFTER = 2.0, 0.2
+"""Measuring a process is expensive; a healthy one is not measured. The second is a share of a canary's
+deadline.
+"""
 
 
 def read_counts(address: ServerAddress) -> dict[str, tuple[int, ...]]:
@@ -116,15 +120,32 @@ def ask_canary(
     ``processes``: of the model and of those that it calls. ``wait`` may end early: then no result is needed.
     """
     began = time.monotonic()
-    demand = ProcessorDemand(processes, began)
+    demands: list[ProcessorDemand] = []
+
+    def measure() -> None:
+        demands.append(ProcessorDemand(processes, time.monotonic()))
+
+    def measure_early() -> None:
+        with contextlib.suppress(Exception):  # raised when it is needed
+            measure()
+
+    later = threading.Timer(_MEASURE_AFTER * deadline_s, measure_early)
+    later.daemon = True
+    later.start()
     try:
         canary(address, deadline_s)
     except CanaryLateError as error:
-        # A full queue refuses at once: too soon to see whether anything works on it.
+        later.cancel()
+        later.join()
+        if not demands:
+            # A full queue refuses at once: too soon to see whether anything works on it.
+            measure()
         wait(max(0.0, began + deadline_s - time.monotonic()))
-        return CanaryOutcome(began, str(error), working=demand.is_working(time.monotonic()))
+        return CanaryOutcome(began, str(error), working=demands[0].is_working(time.monotonic()))
     except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
         return CanaryOutcome(began, str(error) or type(error).__name__)
+    finally:
+        later.cancel()
     return CanaryOutcome(began)
 
 

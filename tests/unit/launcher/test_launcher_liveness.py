@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
+from parley.canaries.models import CanaryLateError
 from parley.launcher import liveness
-from parley.launcher.liveness import HeartbeatWatch, WallClock
+from parley.launcher.liveness import HeartbeatWatch, WallClock, ask_canary
 from parley.launcher.restarts import SupervisorLimits
 from parley.triton.request_loop import heartbeat_path
 
@@ -73,3 +75,22 @@ def test_a_wall_clock_that_is_set_back_is_noticed(readings, back_s):
     steady = iter([at for _, *around in readings for at in (around[0], around[-1])])
     clock = WallClock(lambda: next(walls), lambda: next(steady))
     assert max(clock.set_back_s() for _ in readings) == back_s
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_only_processes_behind_a_late_canary_are_measured(monkeypatch, waits):
+    measured = threading.Event()
+
+    def demand_s(_):
+        measured.set()
+        return 0.0
+
+    def canary(*_):
+        if waits:
+            assert measured.wait(20), "while the canary waits"
+            raise CanaryLateError("late")
+
+    monkeypatch.setattr(liveness, "processor_demand_s", demand_s)
+    outcome = ask_canary(canary, "", processes=[1], deadline_s=0.1 if waits else 60.0, wait=lambda _: None)
+    assert outcome.error == ("late" if waits else "")
+    assert measured.is_set() == waits
