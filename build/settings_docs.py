@@ -64,6 +64,7 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
 """Settings structs of models that have others than those of the module that their ``model.py`` runs."""
 _MORE: Mapping[str, Sequence[str]] = {
     "piper": ("tts/english/pronouncer.py",),
+    "hibari": ("tts/english/pronouncer.py",),
     "kokoro": ("tts/english/pronouncer.py",),
     "nemotron_streaming": ("models/recognizers.py",),
     "parakeet_encoder": ("models/recognizers.py",),

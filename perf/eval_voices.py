@@ -31,6 +31,7 @@ from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 from parley.models.espeak import EspeakModel
+from parley.models.hibari import HibariModel
 from parley.models.kokoro import KokoroModel
 from parley.models.piper import PiperModel
 from parley.runtime.onnx import open_session
@@ -38,6 +39,7 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 from parley.triton.model_metrics import SWITCH_VARIABLE
 from parley.tts.espeak import KNOWN_VOICES as ESPEAK_VOICES
+from parley.tts.hibari.voices import KNOWN_VOICES as HIBARI_VOICES
 from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.normalization.nemo import load_grammars
@@ -49,6 +51,7 @@ _SENTENCES = Path(__file__).parent / "voices_sentences.txt"
 _MODELS = {
     "espeak": (EspeakModel, ESPEAK_VOICES),
     "piper": (PiperModel, PIPER_VOICES),
+    "hibari": (HibariModel, HIBARI_VOICES),
     "kokoro": (KokoroModel, KOKORO_VOICES),
 }
 _WEIGHTS, _EAR = ROOT / "models", "moonshine-tiny-en"
@@ -217,7 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=_MODELS, default=["piper", "kokoro"])
+    parser.add_argument("--models", nargs="+", choices=_MODELS, default=["piper", "hibari", "kokoro"])
     parser.add_argument("--count", type=int, help="only so many sentences")
     parser.add_argument("--voices", nargs="+", help="only these; default: all that speak English")
     parser.add_argument("--listen", type=Path, help="folder for the audio")

@@ -119,8 +119,8 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Model for streams of speech. `auto`: the first that the server has of `parakeet_tdt`, `moonshine`,
     `whisper`, `nemotron_streaming`, `sherpa_onnx`; for languages other than English, `whisper` first."""
     synthesizer: str = AUTO
-    """Models that speak, in order of preference: `espeak`, `piper`, `kokoro`, `chatterbox`. `auto`: those
-    of the parameter `tts` of `voice_agent`."""
+    """Models that speak, in order of preference: `espeak`, `piper`, `hibari`, `kokoro`, `chatterbox`. `auto`:
+    those of the parameter `tts` of `voice_agent`."""
     requests: Count = 64
     """Requests and streams at once, of each of these APIs; more are answered with 429
     ([shares](gateway.md#shares))."""

@@ -44,7 +44,7 @@ _DOWNLOADS = (
     *("parakeet-tdt-0.6b-v2", "Qwen3-4B-AWQ"),
     *("whisper-base", "parakeet-ctc-110m", "zipformer-en", "paraformer-zh"),
     *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "qwen2.5-coder-1.5b-w8a8"),
-    *("piper-joe", "kokoro-82m", "misaki-en", "g2p-en", "all-minilm-l6-v2"),
+    *("piper-joe", "hibari-heart", "kokoro-82m", "misaki-en", "g2p-en", "all-minilm-l6-v2"),
 )
 """Which operators may name, and misspell."""
 _PRECISION = re.compile(r"-(int8|fp16|bf16)$")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.tts import espeak
+from parley.tts.hibari import voices as hibari
 from parley.tts.kokoro import voices as kokoro
 from parley.tts.piper import voices as piper
 from parley.tts.voice_routing import KnownVoice
@@ -27,6 +28,7 @@ ESPEAK = "espeak"
 KNOWN: Mapping[str, KnownSynthesizer] = {
     ESPEAK: KnownSynthesizer(espeak.KNOWN_VOICES, espeak.LANGUAGES),
     "piper": KnownSynthesizer(piper.KNOWN_VOICES, piper.LANGUAGES, piper.FILES),
+    "hibari": KnownSynthesizer(hibari.KNOWN_VOICES, hibari.LANGUAGES, hibari.FILES),
     "kokoro": KnownSynthesizer(kokoro.KNOWN_VOICES, kokoro.LANGUAGES, kokoro.FILES),
 }
 """By model, in the order of preference where several are loaded and none is asked for."""

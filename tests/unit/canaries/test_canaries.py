@@ -124,6 +124,7 @@ RIGHT = {
     "sherpa_onnx_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "espeak": spoken(0, 5, -3),
     "piper": [],
+    "hibari": [],
     "kokoro": [],
     "qwen3": generated(TextDelta(text="Hi"), DONE),
     "t3": drawn(6_560),

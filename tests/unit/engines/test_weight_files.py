@@ -15,6 +15,7 @@ from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import ROOT
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import GPU_PROFILE, read_parameters
+from parley.tts.hibari import voices as hibari
 from parley.tts.kokoro import voices as kokoro
 from parley.tts.piper import voices as piper
 
@@ -30,6 +31,7 @@ SHERPA = {f"parakeet-ctc-110m/{name}" for name in ("model.onnx", "tokens.txt")}
 NEEDED = {
     "embeddings": {f"all-minilm-l6-v2/{name}" for name in embeddings.FILES},
     "kokoro": SHARED | {f"kokoro-82m/{name}" for name in kokoro.FILES},
+    "hibari": SHARED | {f"hibari-heart/{name}" for name in hibari.FILES},
     "piper": SHARED | {f"piper-joe/{name}" for name in piper.FILES},
     "moonshine": {f"moonshine-tiny-en/{name}" for name in MOONSHINE},
     "moonshine_transcribe": {f"moonshine-tiny-en/{name}" for name in MOONSHINE},
@@ -46,6 +48,7 @@ COMMAND = {
     **dict.fromkeys(("chatterbox", "t3", "s3gen", "voice_enrollment"), "resemble/chatterbox"),
     "embeddings": "all-minilm-l6-v2",
     "kokoro": "kokoro-82m",
+    "hibari": "hibari-heart",
     "piper": "piper-joe",
     **dict.fromkeys(("moonshine", "moonshine_transcribe"), "moonshine-tiny-en"),
     **dict.fromkeys(("whisper", "whisper_transcribe"), "whisper-base"),

@@ -256,7 +256,8 @@ def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_p
 @pytest.mark.parametrize("absent", ["misaki-en", "g2p-en"])
 def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, absent):
     known = tomllib.loads((ROOT / "build/checkpoints.toml").read_text())["weights"]
-    there = {"whisper-base", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en", "all-minilm-l6-v2"} - {absent}
+    voices = {"piper-joe", "hibari-heart", "kokoro-82m"}
+    there = {"whisper-base", *voices, "misaki-en", "g2p-en", "all-minilm-l6-v2"} - {absent}
     for name in there:
         for file in known[name]["files"]:
             (tmp_path / name / file["name"]).parent.mkdir(parents=True, exist_ok=True)
@@ -266,9 +267,9 @@ def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, ab
         (tmp_path / "parakeet-ctc-110m" / name).touch()
     options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
     _, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
-    assert reasons.keys() == {"piper", "kokoro"}
+    assert reasons.keys() == {"piper", "hibari", "kokoro"}
     assert all(f"make fetch MODEL={absent}" in reason for reason in reasons.values())
-    assert describe_left_out(reasons, {}) == ["left out, weights are absent: kokoro, piper"]
+    assert describe_left_out(reasons, {}) == ["left out, weights are absent: hibari, kokoro, piper"]
 
 
 def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
@@ -281,6 +282,7 @@ def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
     first, *lines = describe_left_out(reasons, {})
     absent = (
         "embeddings",
+        "hibari",
         "kokoro",
         "piper",
         "sherpa_onnx",

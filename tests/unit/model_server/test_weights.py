@@ -100,6 +100,7 @@ def test_missing_weights_that_must_be_converted_name_both_commands(root):
         "qwen2.5-coder-0.5b-w8a8",
         "qwen2.5-coder-1.5b-w8a8",
         "piper-joe",
+        "hibari-heart",
         "kokoro-82m",
         "misaki-en",
         "g2p-en",

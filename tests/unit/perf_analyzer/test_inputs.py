@@ -32,6 +32,7 @@ MESSAGES = {
     "chatterbox": SpeechRequest,
     "espeak": SpeechRequest,
     "piper": SpeechRequest,
+    "hibari": SpeechRequest,
     "kokoro": SpeechRequest,
 }
 WITHOUT_MESSAGE = {"smart_turn", "parakeet_encoder", "parakeet_decoder"}

@@ -136,7 +136,7 @@ class KokoroNetwork:
             StoppedError: the request was stopped.
             InferenceError: the network failed.
         """
-        symbols, spans = _symbols(words)
+        symbols, spans = symbols_of(words)
         styles = self._styles[voice]
         feeds = {
             "input_ids": np.array([[PAD, *symbols, PAD]], np.int64),
@@ -152,7 +152,7 @@ class KokoroNetwork:
         return MadeClause(waveform.reshape(-1), begins, over)
 
 
-def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[tuple[int, int]]]:
+def symbols_of(words: Sequence[PronouncedWord]) -> tuple[list[int], list[tuple[int, int]]]:
     """The network's input for a clause, and the half-open span of each word's sounds in it.
 
     Raises:

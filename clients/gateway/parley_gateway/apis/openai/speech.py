@@ -38,7 +38,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     input: str
     """The text."""
     model: str
-    """`espeak`, `piper`, `kokoro`, `chatterbox`, or the name of a model of OpenAI."""
+    """`espeak`, `piper`, `hibari`, `kokoro`, `chatterbox`, or the name of a model of OpenAI."""
     voice: str | SpeechVoice
     """One of `/v1/audio/voices`; the names of OpenAI's voices mean the default."""
     instructions: str | None = None
