@@ -143,6 +143,22 @@ def spoken_languages(lineup: Lineup) -> list[str]:
     return list(dict.fromkeys(language for _, one in lineup for language in one.languages))
 
 
+def check_voice(
+    voice: str | None, language: str, known: Sequence[KnownVoice], languages: Sequence[str]
+) -> None:
+    """Return if a synthesizer has the voice, None being its default, and speaks the language.
+
+    Raises:
+        UnsupportedVoiceError: it is none of ``known``.
+        UnsupportedLanguageError: it is none of ``languages``.
+    """
+    names = [one.name for one in known]
+    if voice is not None and voice not in names:
+        raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(names)}")
+    if not speaks(languages, language):
+        raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(languages)}")
+
+
 def speaks(languages: Sequence[str], language: str) -> bool:
     """Whether ``languages`` has a language, or the one whose dialect it is."""
     return find_language(language, languages) is not None

@@ -208,6 +208,11 @@ def _limited(audio: Floats, size: int) -> Floats:
     return np.asarray(audio * np.interp(np.arange(len(audio)), centres, gains), np.float32)
 
 
+def random_of(words: Sequence[PronouncedWord], request: SpeakRequest) -> np.random.Generator:
+    """The random numbers of a clause: with a seed the same for the same place in the same text."""
+    return np.random.default_rng(None if request.seed is None else (request.seed, words[0].start))
+
+
 def pause_samples(after: str, rate_hz: int) -> int:
     """Samples of silence after a clause; ``after``: the marks behind its last word."""
     pauses = [_PAUSES[mark] for mark in after if mark in _PAUSES]

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.errors import InferenceError
 from parley.runtime.onnx import Stop, open_session
-from parley.tts.clauses.network import FrontEnd, WholeSound
+from parley.tts.clauses.network import FrontEnd, WholeSound, random_of
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.hibari.voices import DEFAULT, GAIN_DB, GRAPH, LANGUAGES
+from parley.tts.hibari.voices import GAIN_DB, GRAPH, KNOWN_VOICES, LANGUAGES
 from parley.tts.hibari.waveform import HOP, SAMPLE_RATE, Spectrum, make_waveform
 from parley.tts.kokoro.network import PAD, symbols_of
 from parley.tts.messages import SpeakRequest
-from parley.tts.voice_routing import speaks
+from parley.tts.voice_routing import check_voice
 
 _DURATIONS = "/Clip_output_0"
 """Frames of Kokoro of each symbol, pads included, one of which is two of this network."""
@@ -43,10 +43,7 @@ class HibariNetwork:
 
     def check(self, voice: str | None, language: str) -> None:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
-        if voice not in (None, DEFAULT):
-            raise UnsupportedVoiceError(f"no voice {voice!r}; there is {DEFAULT}")
-        if not speaks(LANGUAGES, language):
-            raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(LANGUAGES)}")
+        check_voice(voice, language, KNOWN_VOICES, LANGUAGES)
 
     def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:  # noqa: ARG002 - it is English
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
@@ -63,8 +60,7 @@ class HibariNetwork:
         parts = [output[0] for output in outputs]
         if not all(np.isfinite(part).all() for part in (*parts, durations)):
             raise InferenceError("the network made values that are not numbers")
-        seed = None if request.seed is None else (request.seed, words[0].start)
-        audio = make_waveform(Spectrum(*parts), np.random.default_rng(seed))
+        audio = make_waveform(Spectrum(*parts), random_of(words, request))
         # Symbol n comes after the pad, so it begins where entry n ends.
         ends = np.cumsum(durations.astype(np.int64)) * _FRAME
         begins = [int(ends[begin]) for begin, _ in spans]

@@ -9,16 +9,16 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidModelOutputError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.errors import InvalidModelOutputError
 from parley.runtime.onnx import Stop
-from parley.tts.clauses.network import SILENT, FrontEnd, Level
+from parley.tts.clauses.network import SILENT, FrontEnd, Level, random_of
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest
 from parley.tts.piper.notation import Notation
 from parley.tts.piper.parts import DECODER_CONTEXT, FLOW_CONTEXT, Array, PiperStyle, Prior, VoiceParts
-from parley.tts.piper.voices import DEFAULT, GAIN_DB, KNOWN_VOICES, LANGUAGES
-from parley.tts.voice_routing import speaks
+from parley.tts.piper.voices import GAIN_DB, KNOWN_VOICES, LANGUAGES
+from parley.tts.voice_routing import check_voice
 
 PIECES = (24, 32, 48)
 """Frames of 11.6 ms: the first piece is complete soonest, longer ones waste less on context."""
@@ -137,11 +137,7 @@ class PiperNetwork:
 
     def check(self, voice: str | None, language: str) -> None:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
-        if voice not in (None, DEFAULT):
-            names = ", ".join(known.name for known in KNOWN_VOICES)
-            raise UnsupportedVoiceError(f"no voice {voice!r}; there are {names}")
-        if not speaks(LANGUAGES, language):
-            raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(LANGUAGES)}")
+        check_voice(voice, language, KNOWN_VOICES, LANGUAGES)
 
     def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:  # noqa: ARG002 - it is English
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
@@ -150,8 +146,7 @@ class PiperNetwork:
     def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> StreamedSound:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
         symbols = self._notation.symbols(words)
-        seed = None if request.seed is None else (request.seed, words[0].start)
-        random = np.random.default_rng(seed)
+        random = random_of(words, request)
         prior = self._parts.encode(symbols.ids, self._style, random, stop)
         return StreamedSound(
             self._parts,
