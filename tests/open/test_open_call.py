@@ -26,6 +26,7 @@ MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 NEEDED = (
     "moonshine-tiny-en",
     "qwen2.5-coder-0.5b-w8a8",
+    "hibari-heart",
     "piper-joe",
     "kokoro-82m",
     "misaki-en",

@@ -46,7 +46,7 @@ _RECOGNISER = "`make fetch MODEL=whisper-base` brings a recogniser of 99 languag
 _LANGUAGES = (
     f"A language needs a voice and a recogniser. In the profile open, {_RECOGNISER}; Kokoro speaks Spanish "
     "(es) and French (fr), espeak also German (de), Dutch (nl), Swedish (sv), Danish (da), Italian (it), "
-    "Portuguese (pt) and Polish (pl): `PARLEY_VOICE_AGENT_TTS=piper,hibari,kokoro,espeak make serve` starts "
+    "Portuguese (pt) and Polish (pl): `PARLEY_VOICE_AGENT_TTS=hibari,piper,kokoro,espeak make serve` starts "
     "the server with them (docs/how-to.md#a-conversation-in-another-language)."
 )
 _TRANSCRIBED_LANGUAGES = (
