@@ -173,9 +173,10 @@ def read_turn(text, probability, *, policy=None, at=10.3):
     policy = policy or EndpointingPolicy(NORMAL, "en", read=True)
     policy.on_speech_started(9)
     (score,) = policy.on_speech_stopped(10, at)
-    (asked,) = decided(policy.on_transcript(1, text, at))
+    assert decided(policy.on_transcript(1, text, at)) == []
+    asked, *outputs = decided(policy.on_score(score.pause, probability, at))
     assert asked == ReadTurn(text)
-    return policy, decided(policy.on_score(score.pause, probability, at))
+    return policy, outputs
 
 
 def test_words_that_the_language_model_would_continue_are_waited_for():
@@ -201,6 +202,40 @@ def test_without_an_answer_of_the_language_model_the_sound_decides():
     policy, _ = read_turn("what time is it", 0.9)
     (commit,) = policy.on_read("what time is it", None, 10.6)
     assert said(commit) == ("commit", "sounds_complete", "what time is it")
+    assert commit.decision.text_probability is None
+
+
+@pytest.mark.parametrize(
+    ("text", "probability", "asked"),
+    [
+        ("What time is it?", 0.985, False),
+        ("What time is it?", 0.97, True),
+        ("What time is it", 0.985, True),
+        ("Cannot.", 0.985, True),
+        ("My daughter has a cold,", 0.985, True),
+        ("What time is it?", None, True),
+    ],
+)
+def test_the_language_model_is_not_asked_where_sound_and_full_stop_agree(text, probability, asked):
+    policy = EndpointingPolicy(NORMAL, "en", read=True)
+    policy.on_speech_started(9)
+    (score,) = policy.on_speech_stopped(10, 10.3)
+    policy.on_transcript(1, text, 10.3)
+    outputs = policy.on_score(score.pause, probability, 10.3)
+    assert (ReadTurn(text) in outputs) == asked
+    if not asked:
+        (commit,) = outputs
+        assert said(commit) == ("commit", "sounds_complete", text)
+
+
+def test_what_the_language_model_said_of_fewer_words_is_forgotten():
+    policy, _ = read_turn("i went to the market", 0.95)
+    policy.on_read("i went to the market", 0.01, 10.4)
+    policy.on_speech_started(10.6)
+    (score,) = policy.on_speech_stopped(11, 11.3)
+    policy.on_transcript(2, "and bought two apples.", 11.3)
+    (commit,) = policy.on_score(score.pause, 0.99, 11.3)
+    assert said(commit) == ("commit", "sounds_complete", "i went to the market and bought two apples.")
     assert commit.decision.text_probability is None
 
 
