@@ -62,8 +62,8 @@ class AudioRecognition:
     """Keeps one recogniser stream open for a conversation.
 
     A stream that fails is replaced by a new one; audio waits in the buffer meanwhile, and times and utterance
-    numbers continue. The new one is of the same model, and of another one where that fails again before it
-    has understood the user. Otherwise a call changes its model only with its language.
+    numbers continue. The new one is of the same model, and of another one where that fails again before its
+    first final transcript. Otherwise a call changes its model only with its language.
 
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes

@@ -74,7 +74,7 @@ State: TypeAlias = Literal["listening", "processing", "speaking"]
 _READ_LANGUAGE = "en"
 """What a language model says about the words of a turn was compared with speech in English only."""
 _SURE = 0.7
-"""Confidence of a "yeah" without a question: recognisers write one for a door that falls shut."""
+"""Confidence below which a "yeah" that answers no question is taken for noise."""
 _ASKING = 200
 """Characters at the end of an answer in which a question may be."""
 _KEY_PAUSE_S = 2.0
@@ -398,7 +398,7 @@ class Conversation:
                 if step.history == "reset":
                     self._history.reset(describe_collected(self.outcomes.state.collected))
                 elif step.history == "summary":
-                    self._summariser.summarise()
+                    self._summariser.summarise_all()
             self._change_tools(self._start)
             self._history.change(*self._prompt_prefix(self._start))
             self.agent_turns.change(self._output(self._start))
@@ -648,6 +648,7 @@ class Conversation:
                 self.agent_turns.add_message(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
                 self.on_error(error)
+            self.agent_turns.start_next()  # what the user cannot interrupt is still queued
         self._count_idle()
 
     def _on_typed(self, text: str) -> None:

@@ -131,6 +131,8 @@ class Decisions:
             raise
         except Exception:  # noqa: BLE001 - logged; the conversation goes on without decisions
             _log.exception("%s: the decisions failed", self._name)
+            for _ in range(left):
+                self._count("failed")
 
     async def _request(self, questions: Sequence[DecisionQuestion], context: int) -> list[list[float]]:
         self._requests += 1

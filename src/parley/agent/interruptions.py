@@ -42,7 +42,7 @@ _BEFORE_ONSET_MS = 200
 _ECHO_DELAY_S = 1.0
 """Longest time between the agent's last audio and its echo."""
 _WORDS_WITH_ECHO = 2
-"""Words of an interruption, but for commands, where the agent has heard itself: one word is soon misheard."""
+"""Words of an interruption, but for commands, after an echo was detected: one word may be misheard."""
 _FALSE_ALARMS = 2
 """After these in one answer only words pause the agent: the line has noise or an echo."""
 

@@ -194,7 +194,7 @@ class HistoryWriter:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._agent_turns: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._messages: list[ChatMessage | BackgroundCall] = []
 
     def add(
@@ -206,22 +206,22 @@ class HistoryWriter:
     ) -> None:
         """Add the messages of a turn that is over; ``rounds`` and ``playout`` serve to correct them."""
         self._history.extend(messages)
-        self._agent_turns[response_id] = _Answer(response_id, rounds, playout, messages)
-        if len(self._agent_turns) > MAX_ANSWERS:
-            self._agent_turns.popitem(last=False)
+        self._answers[response_id] = _Answer(response_id, rounds, playout, messages)
+        if len(self._answers) > MAX_ANSWERS:
+            self._answers.popitem(last=False)
 
     def restore(self, history: HistoryState) -> None:
         """Begin with the answers of another session, whose messages were restored."""
         for one in history.responses:
             messages = history.messages[one.begin : one.begin + one.count]
-            self._agent_turns[one.response_id] = _Answer.restore(one, messages)
+            self._answers[one.response_id] = _Answer.restore(one, messages)
 
     def answers_of(self, messages: Sequence[ChatMessage]) -> list[SpokenResponse]:
         """The answers that can still be corrected, for another session; ``messages``: of the history."""
         places = {id(message): index for index, message in enumerate(messages)}
         answers: list[SpokenResponse] = []
         left = _STATE_BYTES
-        for answer in reversed(self._agent_turns.values()):
+        for answer in reversed(self._answers.values()):
             begin = places.get(id(answer.messages[0])) if answer.messages else 0
             if begin is None or not answer.playout.length_ms:
                 continue  # it is summarised or dropped already, or was not spoken
@@ -238,7 +238,7 @@ class HistoryWriter:
         """
         messages = self._history.conversation
         places = {id(message): index for index, message in enumerate(messages)}
-        for answer in reversed(self._agent_turns.values()):
+        for answer in reversed(self._answers.values()):
             place = places.get(id(answer.messages[0]), 0) if answer.messages else 0
             if not place or messages[place - 1].role != "user":  # such as a greeting
                 break
@@ -294,7 +294,7 @@ class HistoryWriter:
         Raises:
             InvalidMessageError: the answer is too old, or was not spoken.
         """
-        answer = self._agent_turns.get(response_id)
+        answer = self._answers.get(response_id)
         if answer is None:
             raise InvalidMessageError(f"response {response_id!r} is not one of the last {MAX_ANSWERS}")
         if not answer.playout.length_ms:
@@ -304,5 +304,5 @@ class HistoryWriter:
         if answer.messages:
             if not self._history.replace(answer.messages, messages):
                 raise InvalidMessageError(f"response {response_id!r} is summarised or dropped already")
-            self._agent_turns[response_id] = replace(answer, messages=messages)
+            self._answers[response_id] = replace(answer, messages=messages)
         return heard if messages else HeardSpeech(heard.played_ms, ())

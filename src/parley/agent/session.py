@@ -476,12 +476,14 @@ class AgentSession:
             self._conversation.on_task_failed("warm-up")
 
     async def _close(self, closed: protocol.Closed, tasks: list[asyncio.Task[None]]) -> None:
-        if self._checkpoints is not None:
-            self._checkpoints.close()
-        ending = {*self._conversation.close(), *self._updates.close()}
-        if self._followed is not None and (heard := self._conversation.agent_turns.cut_off) is not None:
-            self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
+        ending: set[asyncio.Task[None]] = set()
         try:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+            ending |= self._updates.close()
+            ending |= self._conversation.close()
+            if self._followed is not None and (heard := self._conversation.agent_turns.cut_off) is not None:
+                self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
             # A client that was asked to leave goes on elsewhere.
             may_leave = self._checkpoints is not None and self._time_left_ms is not None
             leaves = may_leave and closed.reason == "ended"

@@ -48,7 +48,7 @@ class Summarizer:
         name = f"{self._name}-summary{self._count}"
         self._task = asyncio.create_task(self._summarise(plan, name), name=name)
 
-    def summarise(self) -> None:
+    def summarise_all(self) -> None:
         """Summarise all but the last exchange, once a summary under way is made."""
         self._whole = True
         self.on_history_changed()

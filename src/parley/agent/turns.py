@@ -59,7 +59,7 @@ that begins costs the language model, which all sessions share, a request and an
 _MAX_JOINED = 8_000
 """Characters of user text that waits for an answer; the oldest are dropped."""
 _LEAST_LEFT = 4
-"""Words of an interrupted answer from which a backchannel gets them: it was all but over with fewer."""
+"""Fewest unheard words that a backchannel resumes."""
 _LISTEN_S = 0.1
 _LISTEN_CHECKS = 150
 """A user who speaks when the call is about to end is heard for at most 15 s; then the call goes on."""
@@ -337,7 +337,7 @@ class AgentTurns:
         return replace(unheard, wanted=goes_on or unheard.is_wanted(text, about, known))
 
     def _respond(self, prompt: SystemPrompt, text: str) -> ResponseSource:
-        """The answer to a turn of the user; words that let a paused agent go on get what was not heard."""
+        """The answer to a turn of the user; after "go on" or a backchannel the text that was not heard."""
         words, unheard = words_of(text), prompt.unheard
         if unheard is None or not unheard.whole or self._words.drops_rest(words):
             return self._make_response(prompt, None)

@@ -28,7 +28,7 @@ class Unheard:
     whole: bool = True
     """Whether the language model had written all of the answer."""
     wanted: bool = False
-    """Whether it is still of use behind what the user has said since."""
+    """Whether it is still relevant after the user's last turn."""
 
     def is_wanted(self, said: str, about: str, words: InterruptionWords) -> bool:
         """Whether a turn of the user is about the same, and neither a refusal nor a correction.

@@ -194,6 +194,7 @@ async def test_a_failure_leaves_decisions_out_and_the_call_goes_on(failure):
     call = await ask(failure)
     await call.wait_for(TurnMetrics)
     await call.end()
+    assert outcomes(call) == {"failed": 1}
     assert call.outlet.of(Decision) == []
     assert call.outlet.of(ErrorEvent) == []
 

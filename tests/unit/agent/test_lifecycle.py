@@ -9,6 +9,7 @@ import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, open_call, says, utterance
 
 from parley.agent.config import NO_GPU, AgentConfig, AgentDeadlines
+from parley.agent.conversation import Conversation
 from parley.agent.headroom import FEWEST
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
@@ -819,6 +820,19 @@ async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == (["internal_error"], "failed")
     await call.check_nothing_left()
+
+
+async def test_a_session_ends_where_a_part_of_it_fails_to_close(monkeypatch):
+    close = Conversation.close
+
+    def fail(self):
+        close(self)
+        raise RuntimeError("bug")
+
+    call = await open_call()
+    monkeypatch.setattr(Conversation, "close", fail)
+    await call.end()
+    assert call.outlet.reason == "ended"
 
 
 async def test_client_that_takes_no_events_is_closed(caplog):

@@ -286,6 +286,21 @@ async def test_typed_text_is_remembered_like_speech():
     assert call.chat.prompt() == [("user", "hello")]
 
 
+@pytest.mark.parametrize("typed", [True, False])
+async def test_a_text_that_cannot_be_interrupted_is_spoken_after_a_turn_without_an_answer(typed):
+    hears = [] if typed else [(1_500, 2_500, "what time is it in lima")]
+    call = await open_call(Start(turn=TurnOptions(eagerness="normal", answer=False)), hears=hears)
+    call.send(Say(text=STORY))
+    call.send(Say(text="This call is recorded.", interruptible=False))
+    await call.until(1_000)
+    if typed:
+        call.send(Text(text="hello"))
+    await call.wait_for(Interrupted)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert [request.text for request in call.synthesizer.requests][-1] == "This call is recorded."
+
+
 async def test_remembered_message_is_not_answered():
     call = await open_call(Start(system_prompt=""))
     call.send(Remember(role="user", text="My name is Anna."))
