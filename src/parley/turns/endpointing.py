@@ -97,7 +97,7 @@ _WEIGHTS = (1.81, 0.33, 1.16)
 _SURE = 0.99
 _UNLIKELY = 1e-4
 _NO_SCORE = 0.5
-_WHOLE, _WHOLE_WORDS = 0.98, 3
+_WHOLE, _WHOLE_WORDS = 0.98, 5
 """Probability by the sound, and words, from which a sentence with its full stop is whole: in `python -m perf
 turn-words --fit` 48 of 72 whole ones, and two of 144 cut ones that the language model would have held.
 """
