@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from parley.agent.facts.checking import KnownFacts
 from parley.agent.facts.extraction import before_figure
@@ -44,6 +44,7 @@ class AnswerText:
         facts: what may be said; None: anything.
         aloud: whether the text is spoken; else nothing is left out of it.
         early: whether parts of a sentence may be spoken before the rest is written.
+        tools: names of those that the model may call.
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class AnswerText:
         facts: KnownFacts | None,
         aloud: bool,
         early: bool = False,
+        tools: Collection[str] = (),
     ) -> None:
         self._answer = answer
         self._write = write
         self._speak = say
         self._facts = facts
-        self._filter = StrayCallFilter() if aloud else None
+        self._filter = StrayCallFilter(tools) if aloud else None
         self._segmenter = MarkdownSegmenter()
         self._written = ""  # what the segmenter has got
         self._released = 0  # of it

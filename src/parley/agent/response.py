@@ -460,7 +460,7 @@ class LlmResponse:
         answer = self._open_round or ToolRound()
         if self._open_round is None:
             self.log.rounds.append(answer)
-        text = await self._answer_text(answer, context)
+        text = await self._answer_text(answer, tools, context)
         if self._open_round is not None:
             self._open_round = None
             await text.go_on(self._begun.left_of(len(self._begun.rounds)))
@@ -479,7 +479,9 @@ class LlmResponse:
                 context.changed()
                 return answer, held
 
-    async def _answer_text(self, answer: ToolRound, context: TurnContext) -> AnswerText:
+    async def _answer_text(
+        self, answer: ToolRound, tools: Sequence[Tool], context: TurnContext
+    ) -> AnswerText:
         def write(piece: str) -> None:
             context.write(piece.lstrip() if self._spaced else piece)
             self._spaced = False
@@ -491,7 +493,9 @@ class LlmResponse:
         say = partial(self._say, answer, context=context)
         # What facts hold back is the rest of a sentence whose beginning should not have been heard either.
         early = context.aloud and self._config.speaks_early and facts is None
-        return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud, early=early)
+        names = [tool.name for tool in tools]
+        aloud = context.aloud
+        return AnswerText(answer, write=write, say=say, facts=facts, aloud=aloud, early=early, tools=names)
 
     def _shorten_results(self) -> bool:
         """Shorten this turn's tool results; False: they cannot be shorter."""

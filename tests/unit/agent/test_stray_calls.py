@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from traced_lines import lines_of
 
 from parley.agent.stray_calls import StrayCallFilter
 
+TOOLS = ("reserve_table", "bookTable", "weather")
 
-def kept(text: str, seed: int | None = None) -> tuple[str, bool]:
+
+def kept(text: str, seed: int | None = None, tools: Sequence[str] = ()) -> tuple[str, bool]:
     """What is left of a text that comes in pieces of random lengths, and whether a call was found."""
-    reader, pieces, at = StrayCallFilter(), random.Random(seed), 0
+    reader, pieces, at = StrayCallFilter(tools), random.Random(seed), 0
     said: list[str] = []
     while at < len(text):
         length = len(text) if seed is None else pieces.randint(1, 6)
@@ -51,6 +54,48 @@ CALLS = [
     (f"Tool call: {'word ' * 60}", ""),
     (f"<think>{chr(0x130) * 9}</think><tool_call>{chr(0x130) * 9}</TOOL_CALL>Good.", "Good."),
 ]
+
+
+NAMED_CALLS = [
+    ('[TOOL_CALLS]reserve_table{"people": 4} Good.', " Good."),
+    ('functions.reserve_table:0{"people": 4} Good.', " Good."),
+    ('reserve_table {"people": 4} Good.', " Good."),
+    ("reserve_table (people=4) Good.", " Good."),
+    ("reserve\\_table(people=4) Good.", " Good."),
+    ("**reserve_table**(people=4) Good.", "** Good."),
+    ("print(reserve_table(people=4)) Good.", " Good."),
+    ("bookTable(4) Good.", " Good."),
+    ("bookTable(people: 4) Good.", " Good."),
+    ("weather{}Good.", "Good."),
+    ("<reserve_table people=4/>Good.", "Good."),
+    ("<reserve_table><people>4</people></reserve_table>Good.", "Good."),
+    ("I call reserve_table now.", "I call  now."),
+    ("reserve_table", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "left"), NAMED_CALLS)
+def test_calls_of_known_tools_are_left_out_in_other_notations(text, left):
+    assert {kept(text, seed, TOOLS) for seed in (None, *range(50))} == {(left, True)}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("<|channel|>final<|message|>Hello.", "Hello."),
+        ("<|start|>assistant<|channel|>commentary to=functions.x <|message|>", ""),
+        ("<|start_header_id|>assistant<|end_header_id|>Hello.", "Hello."),
+        ("<reasoning>They ask.</reasoning>Hello.", "Hello."),
+        ("<thought>They ask.</thought>Hello.", "Hello."),
+        ("The weather (in Paris) is fine, as weather reports say.", None),
+        ("The function weather: sunny.", None),
+        ("A reserve table, and a book table (for 4).", None),
+    ],
+)
+def test_roles_and_thoughts_are_left_out_and_ordinary_words_are_not(text, left):
+    assert {kept(text, seed, TOOLS) for seed in (None, *range(50))} == {
+        (text if left is None else left, False)
+    }
 
 
 @pytest.mark.parametrize(("text", "left"), CALLS)
