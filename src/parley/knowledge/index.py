@@ -83,10 +83,11 @@ class KnowledgeIndex:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                db.execute("COMMIT")  # fails while another process reads
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
     def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._reader.lock:
