@@ -219,13 +219,14 @@ class CallRecord:
     def _finish(self, info: CallInfo, full: bool, now: float) -> None:
         if full:
             self._incomplete = self._incomplete or "late"
-        self._guard(self._end, info, now)
+        # Each for itself: a call whose last write has failed is over, too.
+        self._guard(lambda: self._write(self._mixer.finish(now)))
+        self._guard(self._close_files)
+        self._guard(self._end, info)
         self._writer.on_written(self._incomplete)
         self._writer.wake()
 
-    def _end(self, info: CallInfo, now: float) -> None:
-        self._write(self._mixer.finish(now))
-        self._close_files()
+    def _end(self, info: CallInfo) -> None:
         if self._info is not None:
             kept = {"id": self._info.id, "part": self._info.part, "incomplete": self._incomplete}
             self._writer.folder.finish(msgspec.structs.replace(self._shown(info), **kept))

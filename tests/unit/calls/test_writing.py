@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -218,6 +219,27 @@ def test_folder_that_cannot_be_made_is_no_failure_of_the_call(tmp_path):
     record.add_user(SECOND, 1.0)
     record.finish(disk.call, 2.0)
     assert disk.writer.close(30.0)
+    assert disk.outcomes == ["disk"]
+
+
+@pytest.mark.parametrize("name", ["writeframes", "close"])
+def test_call_whose_last_write_fails_has_ended_and_is_incomplete(disk, monkeypatch, name):
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    disk.wait()
+
+    method, failures = getattr(wave.Wave_write, name), [OSError(errno.EIO, "Input/output error")]
+
+    def fail(*args):
+        method(*args)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(wave.Wave_write, name, fail)
+    record.finish(info(call=disk.call.call, ended=True, reason="hangup"), 2.0)
+    ended = disk.close()
+    assert (ended.ended, ended.reason, ended.incomplete) == (True, "hangup", "disk")
+    assert (disk.files / "call.json").exists()
     assert disk.outcomes == ["disk"]
 
 
