@@ -267,7 +267,7 @@ class CallFolder:
         source = ended if ended.exists() else begun
         try:
             info = msgspec.json.decode(source.read_bytes(), type=CallInfo)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError):  # of msgspec, also for bytes that are not UTF-8
             if source == ended:
                 raise
             return True  # it is listed, or nothing says how
@@ -340,9 +340,9 @@ def _do_each(
             if work(entry):
                 done.append(entry)
                 in_a_row = 0
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             _log.error("the recorded call %s cannot be listed, moved or deleted now: %s", entry, error)
-            if isinstance(error, msgspec.MsgspecError) or error.errno == errno.EINVAL:
+            if isinstance(error, ValueError) or error.errno == errno.EINVAL:
                 refused[entry] = time.monotonic() + _REFUSED_S
                 continue
             failure = error

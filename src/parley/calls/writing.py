@@ -109,8 +109,10 @@ class CallWriter:
             for what, work in (("uploaded", folder.upload_finished), ("deleted", self._delete_due)):
                 try:
                     work()
-                except (OSError, msgspec.MsgspecError) as error:
-                    _log.error("recorded calls in %s wait to be %s: %s", folder.path, what, error)
+                except Exception as error:  # noqa: BLE001 - logged and tried again
+                    expected = isinstance(error, (OSError, msgspec.MsgspecError))
+                    text = "recorded calls in %s wait to be %s: %s"
+                    _log.error(text, folder.path, what, error, exc_info=not expected)
                     failed = True
             if is_last:
                 return

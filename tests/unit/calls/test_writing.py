@@ -297,3 +297,20 @@ def test_recordings_do_not_wait_for_the_deletion_of_others(tmp_path, monkeypatch
     assert [one.ended for one in disk.folder.entries.newest()] == [True]
     goes_on.set()
     disk.close()
+
+
+def test_upkeep_goes_on_after_an_unexpected_failure(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(writing, "_RETRY_S", 0.001)
+    failures, again = [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")], threading.Event()
+
+    def delete(*_):
+        if failures:
+            raise failures.pop()
+        again.set()
+
+    monkeypatch.setattr(CallFolder, "delete_due", delete)
+    writer = CallWriter(CallFolder(tmp_path / "calls"), lambda _: None)
+    assert again.wait(30.0)
+    assert writer.close(30.0)
+    assert "wait to be deleted" in caplog.text
+    assert "UnicodeDecodeError" in caplog.text
