@@ -199,13 +199,19 @@ class CallFolder:
         self._remove(self._info(entry, scope).id)
 
     def delete_due(self, now: datetime) -> int:
-        """Delete the calls whose time is over; returns how many they were."""
+        """Delete the calls whose time is over; returns how many they were.
+
+        Raises:
+            OSError: the list, the store, or the files of a call failed; other calls are deleted if possible.
+        """
         due = [info.id for info in self.entries.newest(due=to_iso(now))]
-        count = len(_do_each(self._remove, due, {})[0])
+        deleted, failure = _do_each(self._remove, due, {})
         self.entries.forget(to_iso(now))
-        if count:
-            _log.info("%d recorded calls were deleted: their time was over", count)
-        return count
+        if deleted:
+            _log.info("%d recorded calls were deleted: their time was over", len(deleted))
+        if failure:
+            raise failure
+        return len(deleted)
 
     def has_room(self) -> bool:
         """Whether recordings leave :data:`LEAST_FREE` on their disk, and those for a store have room."""

@@ -142,7 +142,8 @@ def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
     folder.upload_finished()
     server.access_key = "another"
     server.requests.clear()
-    assert folder.delete_due(NOW + timedelta(days=2)) == 0
+    with pytest.raises(OSError, match=URL):
+        folder.delete_due(NOW + timedelta(days=2))
     assert {one.id for one in folder.entries.newest()} == entries
     assert len(server.requests) == 2
 
@@ -157,7 +158,8 @@ def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monk
         remove(path)
 
     monkeypatch.setattr(shutil, "rmtree", fail)
-    assert folder.delete_due(NOW + timedelta(days=3)) == 1
+    with pytest.raises(PermissionError):
+        folder.delete_due(NOW + timedelta(days=3))
     assert [one.id for one in folder.entries.newest()] == [stuck]
 
 
