@@ -149,19 +149,24 @@ class CallFolder:
     def open(
         self, entry: str, scope: CallScope = ALL_CALLS, name: str = ""
     ) -> Iterator[tuple[CallInfo, Path]]:
-        """What the list says of an entry, and a folder with its files; of a store's only the named one.
+        """What the list says of an entry, and a folder with its files; with a store copies, of ``name`` only.
 
         Raises:
             CallNotFoundError: there is none of this id, or its files are not here.
         """
         info, folder = self._info(entry, scope), self.path / entry
-        if folder.is_dir():
+        if self.store is None and folder.is_dir():
             yield info, folder
-        else:
-            with TemporaryDirectory() as copies:
+            return
+        with TemporaryDirectory() as copies:
+            try:  # copies: an upload removes the folder
+                for path in [folder / name] if name else folder.glob("[!.]*"):
+                    shutil.copy(path, copies)
+                folder.stat()
+            except FileNotFoundError:
                 with self._stored(entry) as store:
                     store.download(entry, Path(copies), name)
-                yield info, Path(copies)
+            yield info, Path(copies)
 
     def open_file(self, entry: str, name: str, scope: CallScope = ALL_CALLS) -> tuple[OpenFile, int]:
         """A file of an entry, here or in the store, and its size.
@@ -171,11 +176,15 @@ class CallFolder:
             FileNotFoundError: it has no such file.
         """
         path = self.path / self._info(entry, scope).id / name
-        if self.store is None or path.exists():
-            return path.open("rb"), path.stat().st_size
-        with self._stored(entry) as store:
-            file = store.open(entry, name)
-        return file, file.size
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            if self.store is None:
+                raise
+            with self._stored(entry) as store:
+                stored = store.open(entry, name)
+            return stored, stored.size
+        return file, os.fstat(file.fileno()).st_size
 
     @contextmanager
     def _stored(self, entry: str) -> Iterator[CallStore]:
