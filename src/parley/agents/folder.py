@@ -81,7 +81,7 @@ def _read_all(
 
 
 def _check_numbers(file: AgentFile, owners: dict[str, AgentFile]) -> AgentFile | AgentFileError:
-    """Refuse numbers of other agents; the numbers of an agent without such are its own from now on."""
+    """Refuse numbers of other agents; record the others as taken."""
     numbers = file.definition.telephone.numbers
     for number in numbers:
         if number in owners:

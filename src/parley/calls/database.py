@@ -25,8 +25,7 @@ CREATE INDEX IF NOT EXISTS parley_calls_by_start ON parley_calls (started, id);
 CREATE INDEX IF NOT EXISTS parley_calls_by_due ON parley_calls (delete_at);
 CREATE TABLE IF NOT EXISTS parley_call_keys (id INTEGER PRIMARY KEY, key {bytes} NOT NULL)"""
 _IS_KEPT = "length(info) > 0"
-"""What is deleted stays, empty, until it is due: else a server that has lost the answer to its INSERT, and
-repeats it, would bring it back."""
+"""A deleted row stays, empty, until ``delete_at``, so that a repeated INSERT cannot restore it."""
 _GET_KEY = "SELECT key FROM parley_call_keys"
 _PUT_KEY = "INSERT INTO parley_call_keys (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING RETURNING key"
 
@@ -96,7 +95,7 @@ class CallDatabase:
         return self._run(statement, *values)
 
     def read_key(self) -> None:
-        """Have the key of the list, and its mark."""
+        """Read the list's key, or create it."""
         if not self._has_key:  # who only reads the list needs no right to write it
             found = self._run(_GET_KEY) or self._run(_PUT_KEY, self.key) or self._run(_GET_KEY)
             self._has_key = bool(found)

@@ -149,19 +149,24 @@ class CallFolder:
     def open(
         self, entry: str, scope: CallScope = ALL_CALLS, name: str = ""
     ) -> Iterator[tuple[CallInfo, Path]]:
-        """What the list says of an entry, and a folder with its files; of a store's only the named one.
+        """What the list says of an entry, and a folder with its files; with a store copies, of ``name`` only.
 
         Raises:
             CallNotFoundError: there is none of this id, or its files are not here.
         """
         info, folder = self._info(entry, scope), self.path / entry
-        if folder.is_dir():
+        if self.store is None and folder.is_dir():
             yield info, folder
-        else:
-            with TemporaryDirectory() as copies:
+            return
+        with TemporaryDirectory() as copies:
+            try:  # copies: an upload removes the folder
+                for path in [folder / name] if name else folder.glob("[!.]*"):
+                    shutil.copy(path, copies)
+                folder.stat()
+            except FileNotFoundError:
                 with self._stored(entry) as store:
                     store.download(entry, Path(copies), name)
-                yield info, Path(copies)
+            yield info, Path(copies)
 
     def open_file(self, entry: str, name: str, scope: CallScope = ALL_CALLS) -> tuple[OpenFile, int]:
         """A file of an entry, here or in the store, and its size.
@@ -171,11 +176,15 @@ class CallFolder:
             FileNotFoundError: it has no such file.
         """
         path = self.path / self._info(entry, scope).id / name
-        if self.store is None or path.exists():
-            return path.open("rb"), path.stat().st_size
-        with self._stored(entry) as store:
-            file = store.open(entry, name)
-        return file, file.size
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            if self.store is None:
+                raise
+            with self._stored(entry) as store:
+                stored = store.open(entry, name)
+            return stored, stored.size
+        return file, os.fstat(file.fileno()).st_size
 
     @contextmanager
     def _stored(self, entry: str) -> Iterator[CallStore]:
@@ -199,13 +208,19 @@ class CallFolder:
         self._remove(self._info(entry, scope).id)
 
     def delete_due(self, now: datetime) -> int:
-        """Delete the calls whose time is over; returns how many they were."""
+        """Delete the calls whose time is over; returns how many they were.
+
+        Raises:
+            OSError: the list, the store, or the files of a call failed; other calls are deleted if possible.
+        """
         due = [info.id for info in self.entries.newest(due=to_iso(now))]
-        count = len(_do_each(self._remove, due, {})[0])
+        deleted, failure = _do_each(self._remove, due, {})
         self.entries.forget(to_iso(now))
-        if count:
-            _log.info("%d recorded calls were deleted: their time was over", count)
-        return count
+        if deleted:
+            _log.info("%d recorded calls were deleted: their time was over", len(deleted))
+        if failure:
+            raise failure
+        return len(deleted)
 
     def has_room(self) -> bool:
         """Whether recordings leave :data:`LEAST_FREE` on their disk, and those for a store have room."""
@@ -267,7 +282,7 @@ class CallFolder:
         source = ended if ended.exists() else begun
         try:
             info = msgspec.json.decode(source.read_bytes(), type=CallInfo)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError):  # of msgspec, also for bytes that are not UTF-8
             if source == ended:
                 raise
             return True  # it is listed, or nothing says how
@@ -340,9 +355,9 @@ def _do_each(
             if work(entry):
                 done.append(entry)
                 in_a_row = 0
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             _log.error("the recorded call %s cannot be listed, moved or deleted now: %s", entry, error)
-            if isinstance(error, msgspec.MsgspecError) or error.errno == errno.EINVAL:
+            if isinstance(error, ValueError) or error.errno == errno.EINVAL:
                 refused[entry] = time.monotonic() + _REFUSED_S
                 continue
             failure = error

@@ -31,7 +31,7 @@ _Outcome: TypeAlias = tuple[str, Mapping[str, Any], ToolOutcome]
 
 
 class FollowedCall:
-    """What becomes of a call, for those who are to learn of it. Made when its session begins.
+    """Passes a call's events to its recording and webhooks. Made when its session begins.
 
     Args:
         start: its options; with ``resume`` the call has the id that it had before.

@@ -109,8 +109,10 @@ class CallWriter:
             for what, work in (("uploaded", folder.upload_finished), ("deleted", self._delete_due)):
                 try:
                     work()
-                except (OSError, msgspec.MsgspecError) as error:
-                    _log.error("recorded calls in %s wait to be %s: %s", folder.path, what, error)
+                except Exception as error:  # noqa: BLE001 - logged and tried again
+                    expected = isinstance(error, (OSError, msgspec.MsgspecError))
+                    text = "recorded calls in %s wait to be %s: %s"
+                    _log.error(text, folder.path, what, error, exc_info=not expected)
                     failed = True
             if is_last:
                 return
@@ -219,13 +221,14 @@ class CallRecord:
     def _finish(self, info: CallInfo, full: bool, now: float) -> None:
         if full:
             self._incomplete = self._incomplete or "late"
-        self._guard(self._end, info, now)
+        # Each for itself: a call whose last write has failed is over, too.
+        self._guard(lambda: self._write(self._mixer.finish(now)))
+        self._guard(self._close_files)
+        self._guard(self._end, info)
         self._writer.on_written(self._incomplete)
         self._writer.wake()
 
-    def _end(self, info: CallInfo, now: float) -> None:
-        self._write(self._mixer.finish(now))
-        self._close_files()
+    def _end(self, info: CallInfo) -> None:
         if self._info is not None:
             kept = {"id": self._info.id, "part": self._info.part, "incomplete": self._incomplete}
             self._writer.folder.finish(msgspec.structs.replace(self._shown(info), **kept))

@@ -29,7 +29,7 @@ _RANKED = 20
 _SMOOTHING = 60
 """Of reciprocal rank fusion: a place counts 1 / (60 + place)."""
 _LEAST_SHARE = 0.4
-"""Of the best passage's BM25 score, and of its similarity: what has less is no answer."""
+"""Of the best passage's BM25 score, and of its similarity: lower results are dropped."""
 _HEADING_WEIGHT = 2.0
 """Of a word in a heading; one in the text counts 1."""
 
@@ -83,10 +83,11 @@ class KnowledgeIndex:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                db.execute("COMMIT")  # fails while another process reads
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
     def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._reader.lock:

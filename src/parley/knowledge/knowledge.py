@@ -240,7 +240,7 @@ class Knowledge:
 
 
 async def _embed_all(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Vectors of passages; one that cannot be represented, such as a line of dashes, is like nothing."""
+    """Vectors of passages; one that cannot be represented, such as a line of dashes, gets a zero vector."""
     try:
         return await embedder.embed(texts, kind="passage")
     except InvalidInputError:

@@ -130,7 +130,8 @@ def test_call_that_cannot_be_deleted_keeps_its_entry_and_no_other(folder, monkey
         remove(path)
 
     monkeypatch.setattr(shutil, "rmtree", fail)
-    assert folder.delete_due(NOW + timedelta(days=2)) == 1
+    with pytest.raises(PermissionError):
+        folder.delete_due(NOW + timedelta(days=2))
     assert [one.id for one in folder.entries.newest()] == [stuck.id]
     assert not (folder.path / other.id).exists()
 

@@ -108,6 +108,46 @@ def test_call_that_is_deleted_during_its_upload_leaves_nothing(folder, server, m
     assert folder.entries.newest() == []
 
 
+@pytest.mark.parametrize("name", ["", "events.jsonl"])
+def test_files_of_an_open_call_stay_readable_after_its_upload(folder, server, name):
+    entry = ended(folder)
+    with folder.open(entry, name=name) as (_, files):
+        folder.upload_finished()
+        assert '"error"' in (files / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("", ["call.json", "events.jsonl"]), ("events.jsonl", ["events.jsonl"])]
+)
+def test_call_that_is_uploaded_while_it_is_opened_is_read_in_the_store(
+    folder, server, monkeypatch, name, found
+):
+    entry, copy = ended(folder), shutil.copy
+
+    def meet(source: Path, to: str) -> None:
+        """The uploader removes the folder first."""
+        folder.upload_finished()
+        copy(source, to)
+
+    monkeypatch.setattr(shutil, "copy", meet)
+    with folder.open(entry, name=name) as (_, files):
+        assert sorted(path.name for path in files.iterdir()) == found
+
+
+def test_file_that_is_uploaded_while_it_is_opened_is_read_in_the_store(folder, server, monkeypatch):
+    entry, open_path, uploads = ended(folder), Path.open, [folder.upload_finished]
+
+    def meet(path: Path, *args: str, **more: str) -> object:
+        """The uploader removes the folder first."""
+        while uploads:
+            uploads.pop()()
+        return open_path(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", meet)
+    file, size = folder.open_file(entry, "events.jsonl")
+    assert len(bytes(file.read(size + 1))) == size > 0
+
+
 def test_call_that_is_uploaded_during_its_deletion_leaves_nothing(folder, server, monkeypatch):
     entry, delete, late = ended(folder), CallStore.delete, [b"{}"]
 
@@ -142,7 +182,8 @@ def test_call_that_cannot_be_deleted_in_the_store_stays_listed(folder, server):
     folder.upload_finished()
     server.access_key = "another"
     server.requests.clear()
-    assert folder.delete_due(NOW + timedelta(days=2)) == 0
+    with pytest.raises(OSError, match=URL):
+        folder.delete_due(NOW + timedelta(days=2))
     assert {one.id for one in folder.entries.newest()} == entries
     assert len(server.requests) == 2
 
@@ -157,7 +198,8 @@ def test_call_that_cannot_be_deleted_here_holds_up_no_other(folder, server, monk
         remove(path)
 
     monkeypatch.setattr(shutil, "rmtree", fail)
-    assert folder.delete_due(NOW + timedelta(days=3)) == 1
+    with pytest.raises(PermissionError):
+        folder.delete_due(NOW + timedelta(days=3))
     assert [one.id for one in folder.entries.newest()] == [stuck]
 
 

@@ -255,14 +255,17 @@ def test_servers_with_a_folder_and_two_lists_leave_each_other_their_calls(server
     )
 
 
-@pytest.mark.parametrize("damage", ["call.json", "unlisted"])
-def test_call_whose_files_are_damaged_holds_up_no_other(server, bucket, damage):
+@pytest.mark.parametrize("content", [b"{", b'{"call": "\xff"}'])
+@pytest.mark.parametrize("damage", ["call.json", "unlisted", ".list"])
+def test_call_whose_files_are_damaged_holds_up_no_other(server, bucket, damage, content):
     folder = server("one")
     damaged = record(folder, folder.begin(info()))
-    (folder.path / damaged / damage).write_bytes(b"{")
+    (folder.path / damaged / damage).write_bytes(content)
     whole = record(folder, folder.begin(info(NOW + timedelta(hours=1))))
     folder.upload_finished()
-    if damage == "call.json":
+    if damage == ".list":
+        assert folders_in(folder) == [damaged]
+    elif damage == "call.json":
         assert folders_in(folder) == [*folder.refused] == [damaged]
     else:
         assert folder.entries.find(damaged) is not None

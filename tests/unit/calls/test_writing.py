@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -221,6 +222,27 @@ def test_folder_that_cannot_be_made_is_no_failure_of_the_call(tmp_path):
     assert disk.outcomes == ["disk"]
 
 
+@pytest.mark.parametrize("name", ["writeframes", "close"])
+def test_call_whose_last_write_fails_has_ended_and_is_incomplete(disk, monkeypatch, name):
+    record = disk.record()
+    record.add_user(SECOND, 1.0)
+    disk.wait()
+
+    method, failures = getattr(wave.Wave_write, name), [OSError(errno.EIO, "Input/output error")]
+
+    def fail(*args):
+        method(*args)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(wave.Wave_write, name, fail)
+    record.finish(info(call=disk.call.call, ended=True, reason="hangup"), 2.0)
+    ended = disk.close()
+    assert (ended.ended, ended.reason, ended.incomplete) == (True, "hangup", "disk")
+    assert (disk.files / "call.json").exists()
+    assert disk.outcomes == ["disk"]
+
+
 def test_slow_disk_ends_the_recording_when_too_much_waits(disk, monkeypatch):
     monkeypatch.setattr(writing, "MAX_WAITING", -1)
     record = disk.record()
@@ -275,3 +297,20 @@ def test_recordings_do_not_wait_for_the_deletion_of_others(tmp_path, monkeypatch
     assert [one.ended for one in disk.folder.entries.newest()] == [True]
     goes_on.set()
     disk.close()
+
+
+def test_upkeep_goes_on_after_an_unexpected_failure(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(writing, "_RETRY_S", 0.001)
+    failures, again = [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")], threading.Event()
+
+    def delete(*_):
+        if failures:
+            raise failures.pop()
+        again.set()
+
+    monkeypatch.setattr(CallFolder, "delete_due", delete)
+    writer = CallWriter(CallFolder(tmp_path / "calls"), lambda _: None)
+    assert again.wait(30.0)
+    assert writer.close(30.0)
+    assert "wait to be deleted" in caplog.text
+    assert "UnicodeDecodeError" in caplog.text

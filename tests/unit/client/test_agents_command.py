@@ -13,6 +13,7 @@ from fake_agent import FakeAgent
 from rich.console import Console
 
 from parley import protocol
+from parley.agent.defined_agents import AgentOpener
 from parley_client.cli.commands import agents
 from parley_client.cli.program import build_parser, main
 
@@ -48,6 +49,20 @@ def test_wrong_file_fails_with_its_line(folder, capsys):
     assert "restaurant" in out
     assert check(capsys, "agents/restaurant.toml")[0] == 0
     assert check(capsys, "agents/clinic.toml")[:2] == (1, "")
+
+
+def test_named_file_is_opened_and_no_other(folder, capsys, monkeypatch):
+    (folder / "clinic.toml").write_text(RIGHT)
+    opened: list[str] = []
+    open_agent = AgentOpener.open
+
+    def note(opener, file, **options):
+        opened.append(file.name)
+        return open_agent(opener, file, **options)
+
+    monkeypatch.setattr(AgentOpener, "open", note)
+    assert check(capsys, "agents/restaurant.toml")[0] == 0
+    assert opened == ["restaurant"]
 
 
 def test_python_file_is_checked_as_parley_run_checks_it(folder, capsys, monkeypatch):

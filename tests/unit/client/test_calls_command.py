@@ -13,6 +13,7 @@ from fake_s3 import BUCKET, serving
 from parley.calls import store
 from parley.calls.database import CallInfo
 from parley.calls.folder import CallFolder, open_calls
+from parley_client.cli.commands import calls as calls_command
 from parley_client.cli.program import main
 from parley_testing.scenario import ExpectedCall
 from parley_testing.scenario_file import load_scenarios
@@ -48,6 +49,7 @@ EVENTS = [
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calls_command, "CHECKOUT", tmp_path)
     return CallFolder(tmp_path / "calls")
 
 
@@ -77,12 +79,16 @@ def test_calls_are_listed_newest_first(folder, capsys):
     assert parley(capsys, "calls", "list", "--agent", "clinic")[1] == "No calls are recorded here.\n"
 
 
-def test_folder_of_the_servers_setting_is_the_default(folder, capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("setting", [None, "calls", "{}/calls"])
+def test_folder_of_the_servers_setting_is_the_default(folder, capsys, monkeypatch, tmp_path, setting):
+    """Of both commands, in any working directory; a relative one is in the checkout."""
     call = record(folder)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS", str(folder.path))
+    if setting is not None:
+        monkeypatch.setenv("PARLEY_VOICE_AGENT_CALLS", setting.format(tmp_path))
     assert call in parley(capsys, "calls", "list", "--json")[1]
+    assert "[[scenario]]" in parley(capsys, "test", "--from-call", call)[1]
 
 
 def test_call_is_shown_by_time_without_what_terminals_obey(folder, capsys):

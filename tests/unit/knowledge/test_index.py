@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from parley.errors import ModelLoadingError
 from parley.knowledge import chunks as chunks_module
+from parley.knowledge import index as index_module
 from parley.knowledge.chunks import Chunk
 from parley.knowledge.documents import KnowledgeError
 from parley.knowledge.index import KnowledgeIndex
@@ -150,3 +152,17 @@ def test_too_many_passages_name_the_file(index, monkeypatch):
         index.replace({**FILES, "c.md": "h3"}, {"h3": [Chunk("", "New.")]})
     assert index.size == 3
     assert texts(index.search(["cerberus"]))
+
+
+def test_writing_goes_on_after_a_reader_has_blocked_a_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_module, "_BUSY_S", 0.0)
+    path = tmp_path / "a.sqlite"
+    index = KnowledgeIndex(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM files").fetchall()
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            index.replace(FILES, CHUNKS)
+    assert index.replace(FILES, CHUNKS)
+    assert index.size == 3
+    index.close()

@@ -92,13 +92,13 @@ async def _check(args: argparse.Namespace, console: Console) -> int:
             found = {args.path.stem: await asyncio.to_thread(check_agent, loaded, profile)}
         else:
             read = await asyncio.to_thread(read_folder, folder.absolute(), {})
+            if is_file:  # the numbers were compared with those of the other files
+                read = {name: one for name, one in read.items() if name == args.path.stem}
             found = await check_agents(read, _REPOSITORY, profile, os.environ)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}") from error
-    if is_file:
-        if args.path.stem not in found:
-            raise UsageError(f"{args.path} is no file of an agent: these are called NAME.toml, or NAME.py")
-        found = {args.path.stem: found[args.path.stem]}
+    if is_file and not found:
+        raise UsageError(f"{args.path} is no file of an agent: these are called NAME.toml, or NAME.py")
     if not found:
         raise UsageError(f"{folder} has no file NAME.toml")
     wrong = [error for error in found.values() if isinstance(error, AgentFileError)]

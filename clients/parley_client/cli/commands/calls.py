@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--folder",
             type=Path,
-            default=Path(os.environ.get(_FOLDER) or DEFAULT_FOLDER),
-            help=f"of the setting `calls` of voice_agent (default: {_FOLDER}, else {DEFAULT_FOLDER})",
+            default=own_calls(),
+            help=f"voice_agent's `calls` (default: {_FOLDER}, else {DEFAULT_FOLDER} in the checkout)",
         )
 
 

@@ -13,11 +13,11 @@ import msgspec
 from rich.console import Console
 
 from parley.agents.reader import AgentFileError, read_agent
-from parley.calls.folder import DEFAULT_FOLDER
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
 from parley_client.agent_registration import AlreadyServedError
 from parley_client.cli.arguments import address, count, run_to_end, within
+from parley_client.cli.commands.calls import own_calls
 from parley_client.cli.commands.run import (
     FOLDER_VARIABLE,
     AgentInPython,
@@ -84,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--calls",
         type=Path,
-        default=Path(DEFAULT_FOLDER),
+        default=own_calls(),
         metavar="FOLDER",
-        help=f"of recorded calls (default: {DEFAULT_FOLDER})",
+        help="of recorded calls (default: that of `parley calls`)",
     )
     add("--repeat", type=_positive, default=1, metavar="N", help="calls of each scenario (default: 1)")
     add(
