@@ -81,7 +81,7 @@ def check_signature(program: str) -> None:
     """The guide's function takes what the server signs, and nothing else."""
     defined = {"base64": base64, "hmac": hmac, "time": time}
     exec(program, defined)  # noqa: S102 - the guide's
-    secret, now = "0123456789abcdef01234567", int(time.time())
+    secret, now = "0123456789abcdef01234567\n", int(time.time())
     signature = sign(read_secret(secret), "msg_1", now, b"{}")
     headers = {"webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": signature}
     assert defined["is_genuine"](headers, b"{}", secret)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
+import re
 import sys
 import termios
 import tty
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from parley.protocol import MAX_MESSAGE_BYTES
 from parley_client.errors import UsageError
 from parley_client.tools import run_in_thread
 
@@ -90,18 +92,20 @@ async def piped_lines() -> AsyncIterator[str]:
     """Lines of standard input that is a pipe or a file, each read when it is asked for.
 
     Raises:
-        UsageError: there is no standard input.
+        UsageError: there is no standard input, or a line exceeds :data:`parley.protocol.MAX_MESSAGE_BYTES`.
     """
     try:
         pipe = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError) as error:
         raise UsageError("lines are read from standard input, which is closed") from error
-    editor = LineEditor()
+    rest = b""
     while data := await run_in_thread(partial(os.read, pipe, _READ_BYTES), "standard-input"):
-        for line in editor.feed(data):
-            yield line
-    if editor.text:
-        yield editor.text
+        *lines, rest = re.split(rb"[\r\n]", rest + data)
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(rest) > MAX_MESSAGE_BYTES:
+            raise UsageError(f"a line of standard input has more than {MAX_MESSAGE_BYTES} bytes")
+    yield rest.decode(errors="replace")
 
 
 @contextmanager

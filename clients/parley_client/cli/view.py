@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from parley import protocol
-from parley_client.cli.output import OutputConsole, print_hanging
+from parley_client.cli.output import OutputConsole, print_hanging, printable
 from parley_client.cli.script import ScriptTurn
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting, format_sources
 
@@ -239,7 +239,7 @@ class CallView:
     def show_typed(self, line: str, at_s: float) -> None:
         """The user has typed a line."""
         self._at_s = at_s
-        self._line("bold cyan", "you", f"{escape(line)} [dim](typed)[/]")
+        self._line("bold cyan", "you", f"{escape(printable(line.expandtabs(1)))} [dim](typed)[/]")
 
     def show_typing(self, text: str) -> None:
         """The user is typing a line."""

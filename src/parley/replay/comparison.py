@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +26,15 @@ _SHOWN = {
     "metrics": ("wait", ("turn", "e2e_ms")),
     "tool_request": ("tool", ("name", "arguments")),
     "tool_run": ("tool", ("name", "arguments")),
+    "step": ("step", ("step",)),
+    "collected": ("data", ("field", "value")),
+    "decision": ("decision", ("name", "value")),
     "error": ("error", ("code",)),
     "closed": ("end", ("reason",)),
 }
 """Events that are compared by their contents: how that is called, and its fields."""
+_MOST_COMPARED = 500
+"""Happenings of each call that are compared from the first difference on; more may take minutes."""
 
 
 class Happening(NamedTuple):
@@ -52,6 +58,8 @@ class Replay:
     length_s: float
     """As recorded."""
     steps: int
+    compared_s: float | None
+    """Until when the calls are compared, where too much differs; None: to their ends."""
     unanswered: tuple[float, str] | None
     """When the agent has asked what the file has no answer to, and whom: what follows is not compared."""
     ended_early: str
@@ -95,11 +103,11 @@ def replay(path: Path, changes: Sequence[str] = ()) -> Replay:
     if player.unanswered:
         unanswered = player.loop.now - began, player.unanswered
         before = [one for one in before if one.at_s <= unanswered[0]]
-    gone, new = compare(before, after)
+    gone, new, compared_s = compare(before, after)
     if player.missed is not None and not (gone or new or changes):
         gone = [Happening(player.missed[0] - began, "step", str(player.missed[1]))]
     why = entries[-1].why if entries and isinstance(entries[-1], End) else "the file is cut"
-    return Replay(header.session, gone, new, ended - began, player.steps, unanswered, why)
+    return Replay(header.session, gone, new, ended - began, player.steps, compared_s, unanswered, why)
 
 
 def _with_times(entries: Iterable[AnyEntry]) -> Iterable[tuple[float, Ask]]:
@@ -127,12 +135,25 @@ def _happenings(asked: Iterable[tuple[float, Ask]], began: float) -> list[Happen
     return found
 
 
-def compare(before: list[Happening], after: list[Happening]) -> tuple[list[Happening], list[Happening]]:
-    """What only the first call has, and what only the second has; when does not count."""
+def compare(
+    before: list[Happening], after: list[Happening]
+) -> tuple[list[Happening], list[Happening], float | None]:
+    """What only the first call has, and what only the second has; when does not count.
+
+    The third value is the time until which they are compared; None: to their ends.
+    """
+    pairs = zip(before, after, strict=False)
+    begin = sum(1 for _ in takewhile(lambda pair: pair[0][1:] == pair[1][1:], pairs))
+    end = begin + _MOST_COMPARED
+    rest = [one.at_s for one in (*before[end : end + 1], *after[end : end + 1])]
+    before, after = before[begin:end], after[begin:end]
     old, now = [one[1:] for one in before], [one[1:] for one in after]
+    changes = SequenceMatcher(None, old, now, autojunk=False).get_opcodes()
+    if rest and len(changes) > 1 and changes[-1][0] != "equal":
+        changes.pop()  # it may be the same as what is not compared
     gone, new = list[Happening](), list[Happening]()
-    for kind, i, j, k, m in SequenceMatcher(None, old, now, autojunk=False).get_opcodes():
+    for kind, i, j, k, m in changes:
         if kind != "equal":
             gone += before[i:j]
             new += after[k:m]
-    return gone, new
+    return gone, new, min(rest, default=None)

@@ -208,6 +208,15 @@ def test_choices_of_equal_distance_are_in_doubt():
         ("phone", "5551215", "the first three are 6 6 6", "6661215"),
         ("code", "ABB", "the third letter is D", "ABD"),
         ("code", "AG42", "No, not a, be as in bravo.", "BG42"),
+        ("code", CARD, "the thirteenth digit is nine", "4539148803439467"),
+        ("code", CARD, "the 13th digit is nine", "4539148803439467"),
+        ("code", CARD, "the last digit is nine", "4539148803436469"),
+        ("number", "85", "nought, not eight", "05"),
+        ("number", "-15", "not fifteen, sixteen", "-16"),
+        ("number", "-15", "the second digit is six", "-16"),
+        ("number", "-15", "minus sixteen, not minus fifteen", "-16"),
+        ("number", "-25", "not minus twenty-five, twenty-five", "25"),
+        ("number", "-25", "not -25, 25", "25"),
         ("name", "Jan Smith", "Y as in Yankee", "Jan Smyth"),
         ("name", "Mario Gomez", "No, Mario, spelled M as in Mike, O as in Alpha, R, I, A.", "Maria Gomez"),
     ],
@@ -217,7 +226,8 @@ def test_a_correction_changes_only_the_part_that_it_names(kind, before, text, af
 
 
 @pytest.mark.parametrize(
-    "text", ["no", "M as in Mike", "not nine, five", "what?", "the last ninety nine are nine"]
+    "text",
+    ["no", "M as in Mike", "not nine, five", "what?", "the last ninety nine are nine", "the 0th digit is 9"],
 )
 def test_a_correction_of_no_clear_part_changes_nothing(text):
     assert correct(field("code"), "AB12", text) is None

@@ -28,9 +28,12 @@ from parley.errors import InvalidInputError
 from parley.protocol import (
     Audio,
     Checkpoint,
+    DataCollected,
+    Decision,
     Interrupted,
     Playback,
     Start,
+    StepChanged,
     Text,
     Tool,
     ToolProgress,
@@ -40,10 +43,11 @@ from parley.protocol import (
     TurnMetrics,
     TurnOptions,
 )
-from parley.replay import call_log, ports, recording
+from parley.replay import call_log, comparison, ports, recording
 from parley.replay.call_log import CallLogDamagedError, CallLogError, CallLogVersionError, frame
-from parley.replay.comparison import replay
+from parley.replay.comparison import Happening, compare, replay
 from parley.tools.base import ServerTools, ToolOutcome
+from parley_client.cli.program import main
 
 RUNS = 12
 SEEDS = [partial(test_interleavings.run, seed) for seed in range(RUNS)] + [
@@ -125,6 +129,19 @@ async def test_call_is_replayed_by_another_process():
     assert ended.stdout.splitlines()[-1].endswith(": 0 differ")
 
 
+async def test_files_behind_one_that_cannot_be_used_are_played(tmp_path, capsys):
+    call = await weather_call()
+    damaged, missing = tmp_path / "damaged.call", tmp_path / "missing.call"
+    damaged.write_bytes(b"no gzip")
+    assert (
+        main(["replay", str(damaged), str(missing), str(call.file), "--with", "barge_in.enabled=false"]) == 1
+    )
+    out, err = capsys.readouterr()
+    assert [line.rpartition(" ")[2] for line in err.splitlines()] == ["(call_log)", "(call_log)"]
+    assert out.splitlines()[-1].startswith("1 calls of ")
+    assert out.splitlines()[-1].endswith(": 1 differ")
+
+
 async def test_call_whose_words_the_language_model_judges_is_replayed():
     heard = [(200, 1_000, "i went to the market"), (1_900, 2_600, "and bought apples")]
     call = RecordedCall(hears=heard, reads_turns=True)
@@ -189,6 +206,35 @@ async def test_later_end_of_a_turn_is_a_longer_wait():
         sign: float(text.split()[1]) for sign, what, text in changed if what == "wait" and text[0] == "2"
     }
     assert waits["+"] > waits["-"]
+
+
+@pytest.mark.parametrize(
+    ("event", "happening"),
+    [
+        (StepChanged(step="pay", previous="order"), (1.0, "step", "pay")),
+        (DataCollected(field="phone", value="5551212"), (1.0, "data", "phone 5551212")),
+        (
+            Decision(turn=1, name="upset", value="no", probabilities={"no": 0.9}),
+            (1.0, "decision", "upset no"),
+        ),
+    ],
+)
+def test_outcomes_of_a_call_are_compared(event, happening):
+    ask = call_log.Ask(0, 0, "outlet.send", b"", call_log.pack([None, event]))
+    assert comparison._happenings([(3.0, ask)], 2.0) == [happening]
+
+
+def happenings(*texts):
+    return [Happening(float(second), "words", text) for second, text in enumerate(texts)]
+
+
+def test_calls_are_compared_up_to_a_number_of_happenings_from_the_first_difference_on():
+    same, tail = ["same"] * 2_000, [str(number) for number in range(2_000)]
+    before, after = happenings(*same, *tail), happenings(*same, "new", *tail)
+    assert compare(before, before) == ([], [], None)
+    assert compare(before, after) == ([], [after[2_000]], 2_500.0)
+    gone, new, compared_s = compare(before, after[:2_000])
+    assert (gone, new, compared_s) == (before[2_000:2_500], [], 2_500.0)
 
 
 @pytest.mark.parametrize(

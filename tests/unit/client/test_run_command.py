@@ -138,6 +138,22 @@ def test_server_that_is_spoken_to_by_tls_gets_no_page(machine, capsys):
     assert "http://" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--tls", "--ca=a.pem", "--cert=a.pem", "--key=a.pem", "--server-name=a"])
+def test_tls_to_a_server_that_is_started_is_refused(machine, capsys, option):
+    assert machine.run(option) == 2
+    assert (
+        "options of TLS are for a server that runs, and none runs at 127.0.0.1:8001"
+        in capsys.readouterr().err
+    )
+    assert machine.started == []
+
+
+def test_tls_of_the_environment_does_not_count_for_a_server_that_is_started(machine, monkeypatch):
+    monkeypatch.setenv("PARLEY_GRPC_CA_FILE", "a.pem")
+    assert machine.run() == 0
+    assert machine.started
+
+
 STEP = "steps=[{'name': 'prices', 'instructions': 'Name prices.', 'tools': ['get_price']}]"
 
 

@@ -12,6 +12,7 @@ import pytest
 from fake_agent import FakeAgent
 
 from parley import protocol
+from parley.errors import InvalidMessageError
 from parley_client import NO_RETRY, CallLostError, ClientError, connect
 from parley_client.cli.commands import talk
 from parley_client.cli.commands.talk import TYPED_HELP
@@ -313,11 +314,64 @@ async def test_piped_lines_are_answered_one_after_the_other_without_devices(pipe
     ]
 
 
-async def test_ctrl_d_waits_for_the_answer_that_is_being_written(terminal, monkeypatch, capsys):
+async def test_piped_lines_are_sent_as_they_are(piped, monkeypatch):
+    long = "a" * 3_000
+    agent = answering(**{"two\tcoffees": "Yes.", long: "No."})
+    piped.write(f"two\tcoffees\r\n{long}\n".encode())
+    piped.close()
+    async with asyncio.timeout(10):
+        assert await talk_with(agent, monkeypatch, "--text") == 0
+    assert agent.seen[1:] == [protocol.Text(text="two\tcoffees"), protocol.Text(text=long)]
+
+
+async def test_a_piped_line_without_an_end_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "lines").write_bytes(b"hello\n" + b"x" * 300_000)
+    with (tmp_path / "lines").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        lines = piped_lines()
+        assert await anext(lines) == "hello"
+        with pytest.raises(UsageError, match="a line of standard input has more than 262144 bytes"):
+            await anext(lines)
+
+
+async def test_ctrl_d_at_a_terminal_waits_for_no_answer(terminal, monkeypatch):
+    async def never_answers(stream):
+        await stream.begin()
+        assert protocol.decode_message((await stream.frames.get()).message) == protocol.Text(text="hello")
+        await stream.wait_for_end()
+        stream.close()
+
+    monkeypatch.setattr(talk, "_ANSWER_S", 1.0)
     os.write(terminal[0], b"hello\n\x04")
     async with asyncio.timeout(10):
-        assert await talk_with(answering(hello="Hello!"), monkeypatch, "--text") == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("agent  Hello!")
+        assert await talk_with(never_answers, monkeypatch, "--text") == 0
+
+
+@pytest.mark.parametrize("line", ["/dtmf #", "/dtmf ##"])
+async def test_the_end_of_no_keys_is_not_answered(line, piped, monkeypatch):
+    monkeypatch.setattr(talk, "_ANSWER_S", 1.0)
+    agent = answering(hello="Hello!")
+    piped.write(f"{line}\nhello\n".encode())
+    piped.close()
+    async with asyncio.timeout(10):
+        assert await talk_with(agent, monkeypatch, "--text") == 0
+    assert agent.seen[1:] == [protocol.Dtmf(digits=line[6:]), protocol.Text(text="hello")]
+
+
+async def test_a_line_that_the_server_refuses_is_not_answered(piped, monkeypatch, capsys):
+    async def refuses(stream):
+        await stream.begin()
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(InvalidMessageError("text.text has no words")))
+        await stream.wait_for_end()
+        stream.close()
+
+    monkeypatch.setattr(talk, "_ANSWER_S", 1.0)
+    piped.write(b"...\n")
+    piped.close()
+    async with asyncio.timeout(10):
+        assert await talk_with(refuses, monkeypatch, "--text") == 0
+    assert "text.text has no words" in capsys.readouterr().out
 
 
 async def test_written_call_without_an_answer_is_an_error(piped, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import pytest
 from pass_rates import AGENTS, RightModel
 
+from parley_testing.matching import lacking, present
 from parley_testing.scenario_file import load_scenarios
 
 SAID = [
@@ -25,6 +26,27 @@ def ask(*messages):
 def test_everything_that_callers_say_has_an_answer(file, said):
     before = {"role": "tool", "content": '{"ticket": 4001, "reservation_number": 1}'}
     assert ask(before, {"role": "user", "content": said})["delta"]
+
+
+HELPDESK = next(path.with_suffix(".tests.toml") for path in AGENTS if path.stem == "helpdesk")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        (None, True),  # that of the model
+        ("Please don't tell me your password.", True),
+        ("No, you never have to give me your password.", True),
+        ("Please give me your Northwind password.", False),
+        ("No problem, can you tell me your password?", False),
+        ("No worries. What is your password?", False),
+        ("You can reset it at password dot northwind dot com.", False),
+    ],
+)
+def test_an_answer_that_asks_for_a_password_fails(answer, is_right):
+    (exchange,) = load_scenarios([HELPDESK])[-1].exchanges
+    answer = answer or ask({"role": "user", "content": exchange.words})["delta"]["content"]
+    assert is_right is not bool(lacking(exchange.answer, answer) or present(exchange.never, answer))
 
 
 def test_number_of_a_call_is_that_of_the_last_result():

@@ -96,6 +96,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise UsageError(f"--record-debug is for a server that is started, and one runs at {server}")
         place = ServingPlace(server, args.agents or folder_of(server), read_tls_options(args))
         return run_to_end(_serve(program, loaded, place, console))
+    if args.tls or args.ca or args.cert or args.key or args.server_name:
+        raise UsageError(f"options of TLS are for a server that runs, and none runs at {DEFAULT_SERVER}")
     folder = own_folder("run", args.agents)
     environment = {FOLDER_VARIABLE: str(folder)}
     if args.record_debug:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +41,8 @@ EXAMPLES = """\
                                    with functions of yours (docs/client.md)"""
 HELP = "talk to the agent with the microphone (in the checkout: make talk), or type"
 _POLL_S = 0.02
-_SILENT = ("/mute", "/unmute")
+_SILENT = re.compile(r"/(?:mute|unmute|dtmf +#+)")
+"""Commands that the agent does not answer: ``#`` alone ends no keys."""
 _ANSWER_S = 120.0
 """Longest wait for an answer to what was piped in."""
 _ALIVE_S = 20.0
@@ -64,7 +66,7 @@ def send_typed_line(line: str, call: Call, view: CallView, at_s: float) -> bool:
         view.show_problem(str(error), error.code, at_s)
         return False
     view.show_typed(line, at_s)
-    return line not in _SILENT
+    return _SILENT.fullmatch(line) is None
 
 
 def _send_line(line: str, call: Call) -> None:
@@ -147,7 +149,6 @@ class _Talk:
         if can_be_typed_at():
             console.print(f"Type: {TYPED_HELP}. Ctrl-D hangs up.", soft_wrap=True)
             await self._type()
-            await self._until_answered()
             return
         if self._call.greets:
             await is_set_within(self._tracker.greeted, _ANSWER_S)
@@ -183,6 +184,9 @@ class _Talk:
 
     def _on_event(self, event: CallEvent) -> None:
         self._tracker.on_event(event, self._at_s)
+        is_refusal = isinstance(event, protocol.ErrorEvent) and event.code == InvalidMessageError.code
+        if is_refusal and self._tracker.reports:  # what was sent last becomes no turn
+            self._tracker.reports[-1].settled.set()
 
     async def _keep_ticking(self) -> None:
         while True:

@@ -8,13 +8,8 @@ from parley.agent.collecting.checks import places_of, write
 from parley.agent.collecting.reading import MAX_TEXT, Doubt, find_like, has_letters, in_form, read_name
 from parley.agent.collecting.spelling import Spelled, sound_alike, spell
 from parley.protocol import CollectField
+from parley.spoken import ORDINALS
 
-_ORDINALS = {
-    word: index
-    for index, word in enumerate(
-        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
-    )
-} | {"last": -1}
 _NUMBERED = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)\b")
 _NOT_BUT = re.compile(
     r"\A(?:(?!\bnot ).)*\bnot (?:an? |the )?(?P<wrong>.+?)"
@@ -24,7 +19,10 @@ _NOT_BUT = re.compile(
 _RIGHT_NOT = re.compile(
     r"\A(?P<right>.+?)[,.]? (?:and )?not (?:an? )?(?P<wrong>.+)", re.IGNORECASE | re.DOTALL
 )
-_BEFORE_RIGHT = re.compile(r"\A(?:no|it'?s|that'?s|[,.\s])+", re.IGNORECASE)
+_BEFORE_RIGHT = re.compile(r"\A(?:(?:no|it'?s|that'?s)\b|[,.\s])+", re.IGNORECASE)
+_MINUS = r"(?:\bminus\b|(?<!\w)-(?=\d))"
+_NOT_MINUS = re.compile(rf"\A(?:(?!{_MINUS}).)*\bnot {_MINUS}(?:(?!{_MINUS}).)*\Z", re.IGNORECASE | re.DOTALL)
+"""A sign that is taken back."""
 _FIRST = re.compile(r"\b(?:first|former)\b")
 _SECOND = re.compile(r"\b(?:second|latter|last|other)\b")
 _END = re.compile(
@@ -56,15 +54,16 @@ def correct(field: CollectField, value: str, text: str, doubt: Doubt | None = No
     if field.kind == "name" and (renamed := _word_replaced(field, value, text)):
         return renamed
     letters = has_letters(field)
-    plain, mask = value, field.pattern
+    plain, mask, sign = value, field.pattern, ""
     if field.kind in ("code", "number", "phone"):
         plain = "".join(one for one in value if one.isalnum() or one in "+.")
+        is_negative = field.kind == "number" and value.startswith("-") and not _NOT_MINUS.match(text)
+        sign = "-" if is_negative else ""
     for changed in _changes(plain, text, doubt, letters=letters):
         if field.kind in ("name", "email"):
             return changed.lower() if field.kind == "email" else changed.title()
-        form = (
-            write(changed, mask) if mask and len(changed) == len(places_of(mask)) else in_form(field, changed)
-        )
+        is_whole = mask and len(changed) == len(places_of(mask))
+        form = write(changed, mask) if is_whole else in_form(field, sign + changed)
         if form is not None:
             return form
     return None
@@ -157,12 +156,9 @@ def _one(spelled: Spelled) -> str:
 
 
 def _place(word: str, count: int) -> int | None:
-    numbered = _NUMBERED.fullmatch(word)
-    index = int(numbered[1]) - 1 if numbered else _ORDINALS.get(word.lower())
-    if index is None:
-        return None
-    index = count - 1 if index < 0 else index
-    return index if index < count else None
+    numbered, word = _NUMBERED.fullmatch(word), word.lower()
+    number = int(numbered[1]) if numbered else count if word == "last" else ORDINALS.get(word, 0)
+    return number - 1 if 0 < number <= count else None
 
 
 def _put(value: str, place: int, character: str) -> str:

@@ -343,7 +343,7 @@ class _Reader:
             yield [group] * (1 if is_w else times), end, cost
 
     def _fused(self, letter: str, word: str) -> Group:
-        """A letter and the word that names it: either may be misheard, an exact code word hardly."""
+        """A letter and the word that names it: either may be misheard, an exact code word rarely is."""
         named, like = _near_word(word), _similarities(word)
         costs = {}
         for one in like:

@@ -7,16 +7,12 @@ import re
 from parley.agent.collecting.reading import Doubt
 from parley.agent.collecting.spelling import WORDS
 from parley.protocol import CollectField
-from parley.spoken import say_date, say_time_of
+from parley.spoken import ORDINALS, say_date, say_time_of
 
 LANGUAGE = "en"
 """The language of the texts, and of what is read."""
 _WORD_OF = {letter: "X-ray" if word == "xray" else word.capitalize() for word, letter in WORDS.items()}
 _DIGITS = "zero one two three four five six seven eight nine".split()
-_ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-).split()
 _SIGNS = {"@": "at", ".": "dot", "_": "underscore", "-": "dash", "+": "plus"}
 _GROUP = 3
 _YES = frozenset("yes yeah yep yup yea correct right exactly sure ok okay perfect fine absolutely".split())
@@ -64,7 +60,7 @@ def ask_part(field: CollectField, value: str, doubt: Doubt) -> str:
     place = sum(one.isalnum() for one in value[: doubt.place])
     digits = (doubt.one + doubt.other).isdecimal() and plain.isdecimal()
     what = "digit" if digits else "letter" if plain.isalpha() else "character"
-    ordinal = _ORDINALS[place] if place < len(_ORDINALS) else "last"
+    ordinal = next((word for word, number in ORDINALS.items() if number == place + 1), "last")
     return f"Was the {ordinal} {what} {_character(doubt.one)} or {_character(doubt.other)}?"
 
 
