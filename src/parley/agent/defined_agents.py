@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
+from parley.agent.config import AgentConfig, find_llm_weights, read_key, read_secret_file, why_absent
 from parley.agent.ports import Engines
 from parley.agent.speech import check_voices
 from parley.agent.turns import MAX_QUEUED
@@ -287,7 +287,7 @@ class AgentOpener:
             field = f"webhooks[{number}]"
             try:
                 check_url(settings.url, tools, field)
-                secret = (file.path.parent / settings.secret_file).read_text(encoding="ascii")
+                secret = read_secret_file(file.path.parent / settings.secret_file)
                 found.append(Webhook(settings, read_secret(secret)))
             except OSError as error:
                 problem = f"{field}.secret_file cannot be read: {error.strerror}"
