@@ -154,6 +154,11 @@ def test_name_that_no_client_can_send_is_refused(write, name):
         read_agent(write(RESTAURANT, name))
 
 
+def test_name_that_is_not_utf8_is_shown(write):
+    with pytest.raises(AgentFileError, match=r"^agents/caf\\udce9\.toml:1: an agent's name has"):
+        read_agent(write(RESTAURANT, "caf\udce9"))
+
+
 def test_file_that_is_gone_is_an_error(tmp_path):
     with pytest.raises(AgentFileError, match="cannot be read: No such file"):
         read_agent(tmp_path / "restaurant.toml")
