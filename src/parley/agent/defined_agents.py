@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -251,7 +252,13 @@ class AgentOpener:
     def _open_remote_model(self, file: AgentFile, choice: ModelChoice, field: str) -> tuple[str, NamedChat]:
         if choice.name:
             raise file.error(f"{field}.url", f"{field} has a name and a url; it is one of them")
-        if not choice.url.startswith(("http://", "https://")):
+        try:
+            parts = urlsplit(choice.url)
+            has_address = bool(parts.hostname) and parts.port != 0
+        except ValueError as error:
+            raise file.error(f"{field}.url", f"the URL is wrong: {error}") from error
+        is_printable = choice.url.isprintable() and " " not in choice.url
+        if not (has_address and is_printable and choice.url.startswith(("http://", "https://"))):
             raise file.error(f"{field}.url", f"{choice.url!r} is no URL of the form https://host/v1")
         if not choice.model:
             raise file.error(f"{field}.url", f"{field}.model must name the model at {field}.url")

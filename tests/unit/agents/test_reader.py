@@ -117,6 +117,7 @@ def test_fields_have_the_types_and_defaults_of_start():
             "ending.transfers[0].to: ",
         ),
         ('instructions = "x"\n[page]\n\ncolour = "green"', 4, "page.colour: "),
+        ('instructions = "x"\nmodel.context_tokens = ' + "9" * 27, 2, "Expected `int` <= 16777216"),
         ('instructions = "x"\nvoice = \n', 2, "Invalid value"),
         ('instructions = "x"\nvoice = "y"\nvoice = "z"\n', 3, "Cannot overwrite a value"),
         ('instructions = "x"\nphrases = [', 2, "(at end of document)"),
