@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -32,6 +35,8 @@ from parley.runtime.sessions import count_cores, default_sessions
 from parley.runtime.weights import weights_variable
 from parley.turns.settings import Eagerness
 
+_MOST_SECRET = 64 * 1024
+"""Bytes of a file with a key."""
 NO_MODEL = "none"
 NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
@@ -396,9 +401,30 @@ def read_key(file: Path, setting: str) -> str:
         ModelLoadingError: it cannot be read, or holds no key.
     """
     try:
-        return _check_key(file.read_text(encoding="ascii"))
+        return _check_key(read_secret_file(file))
     except (OSError, ValueError) as error:
-        raise ModelLoadingError(f"{setting} {file} cannot be read: {type(error).__name__}") from error
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ModelLoadingError(f"{setting} {file} cannot be read: {why}") from error
+
+
+def read_secret_file(path: Path) -> str:
+    """The text of a file with a key, of 64 KiB at most. The path may be a link.
+
+    Raises:
+        OSError: it cannot be read, is a device or a pipe, or is longer.
+        ValueError: it is not ASCII, or the path has a NUL.
+    """
+
+    def open_at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would be waited for
+
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        raw = file.read(_MOST_SECRET + 1)
+    if len(raw) > _MOST_SECRET:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_SECRET} bytes")
+    return raw.decode("ascii")
 
 
 def _check_key(key: str) -> str:

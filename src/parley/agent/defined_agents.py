@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
+from parley.agent.config import AgentConfig, find_llm_weights, read_key, read_secret_file, why_absent
 from parley.agent.ports import Engines
 from parley.agent.speech import check_voices
 from parley.agent.turns import MAX_QUEUED
@@ -251,7 +252,13 @@ class AgentOpener:
     def _open_remote_model(self, file: AgentFile, choice: ModelChoice, field: str) -> tuple[str, NamedChat]:
         if choice.name:
             raise file.error(f"{field}.url", f"{field} has a name and a url; it is one of them")
-        if not choice.url.startswith(("http://", "https://")):
+        try:
+            parts = urlsplit(choice.url)
+            has_address = bool(parts.hostname) and parts.port != 0
+        except ValueError as error:
+            raise file.error(f"{field}.url", f"the URL is wrong: {error}") from error
+        is_printable = choice.url.isprintable() and " " not in choice.url
+        if not (has_address and is_printable and choice.url.startswith(("http://", "https://"))):
             raise file.error(f"{field}.url", f"{choice.url!r} is no URL of the form https://host/v1")
         if not choice.model:
             raise file.error(f"{field}.url", f"{field}.model must name the model at {field}.url")
@@ -287,7 +294,7 @@ class AgentOpener:
             field = f"webhooks[{number}]"
             try:
                 check_url(settings.url, tools, field)
-                secret = (file.path.parent / settings.secret_file).read_text(encoding="ascii")
+                secret = read_secret_file(file.path.parent / settings.secret_file)
                 found.append(Webhook(settings, read_secret(secret)))
             except OSError as error:
                 problem = f"{field}.secret_file cannot be read: {error.strerror}"

@@ -14,6 +14,7 @@ from parley.agent.ports import Engines
 from parley.agent.steps import check_steps
 from parley.agent.steps import tool_names as step_tools
 from parley.agent.user_idle import UserIdleSettings
+from parley.asr.decoding.boosting import MAX_WEIGHT
 from parley.engines.base import NamesModel, Synthesizer
 from parley.errors import InvalidMessageError, UnsupportedSampleRateError, UnsupportedVoiceError
 from parley.llm.history import estimate_tokens
@@ -164,12 +165,13 @@ def _check_numbers(start: Start) -> None:
     for name, value, most in (
         ("exaggeration", start.exaggeration, 2),
         ("guidance_weight", start.guidance_weight, 1),
+        ("phrase_weight", start.phrase_weight, MAX_WEIGHT),
         ("barge_in.min_speech_ms", start.barge_in.min_speech_ms, _MAX_BARGE_IN_MS),
         ("barge_in.min_words", start.barge_in.min_words, _MAX_BARGE_IN_WORDS),
         ("alternatives", start.alternatives, MAX_ALTERNATIVES),
     ):
         if value is not None and not 0 <= value <= most:
-            raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most}")
+            raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
 
 
 def choose_idle_settings(options: SilenceOptions, default: UserIdleSettings) -> UserIdleSettings:

@@ -77,7 +77,7 @@ class ModelSettings(ModelChoice, frozen=True, kw_only=True):
     fallback: Annotated[list[ModelChoice], msgspec.Meta(max_length=3)] = []
     """Models that answer, in this order, where those before fail or are late before their first token; at
     most 3."""
-    context_tokens: Annotated[int, msgspec.Meta(ge=512)] | None = None
+    context_tokens: Annotated[int, msgspec.Meta(ge=512, le=16_777_216)] | None = None
     """The model's window. Absent: as the setting ``context_tokens`` says."""
 
 

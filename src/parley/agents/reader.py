@@ -39,7 +39,9 @@ class AgentFileError(ModelLoadingError):
     """A file defines no agent that can be served: ``agents/restaurant.toml:12: what is wrong``."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
-        super().__init__(f"{path.parent.name}/{path.name}:{line}: {problem}")
+        text = f"{path.parent.name}/{path.name}:{line}: {problem}"
+        # A name that is not UTF-8 can stand in no log.
+        super().__init__(text.encode(errors="backslashreplace").decode())
 
 
 def read_agent(path: Path, known: AgentFile | None = None) -> AgentFile:

@@ -9,13 +9,16 @@ from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys, and the numbers of items of arrays of tables."""
+MAX_PARTS = 32
+"""Of a key with dots. The memory that ``tomllib`` takes grows with the square of them."""
 
 # Strings and comments are skipped as a whole; the rest is what ends a key or changes the depth of a value.
+# A string that does not end is a token too: otherwise every quote in it may begin a search for another end.
 _TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}'
-    r"|'''.*?'{3,5}"
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'[^'\n]*'"
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:\\.|[^"\\\n])*"?'
+    r"|'[^'\n]*'?"
     r"|\#[^\n]*"
     r"|[\[\]{}=\n]"
     r"""|[^"'#\[\]{}=\n]+""",
@@ -34,6 +37,19 @@ def find_line(text: str, path: Path) -> int:
         if (line := lines.get(path[:length])) is not None:
             return line
     return 1
+
+
+def find_long_key(text: str) -> int | None:
+    """The line of the first key, or header of a table, with more than :data:`MAX_PARTS` parts.
+
+    The text may be no TOML. Keys in inline tables are not looked at.
+    """
+    for statement, line in _statements(text):
+        if statement.count(".") >= MAX_PARTS:
+            bare = (piece for piece in _TOKEN.findall(statement) if piece[0] not in "\"'")
+            if sum(piece.count(".") for piece in bare) >= MAX_PARTS:
+                return line
+    return None
 
 
 def _values(text: str) -> Iterator[tuple[Path, int]]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from parley.agents.toml_lines import find_line
+from parley.agents.toml_lines import MAX_PARTS, find_line, find_long_key
 from parley.field_errors import describe_field_error, fields_at
 from parley.names import suggest_name
 
@@ -34,6 +34,8 @@ def convert_toml(text: str, kind: type[ValueT]) -> ValueT:
     Raises:
         TomlError: it is none.
     """
+    if (long := find_long_key(text)) is not None:
+        raise TomlError(long, f"a key has more than {MAX_PARTS} parts")
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

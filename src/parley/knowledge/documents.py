@@ -105,8 +105,8 @@ class _Entries:
 
 def _matched(folder: Path, pattern: str, entries: _Entries) -> Iterator[Document]:
     parts = Path(pattern).parts
-    if not parts or ".." in parts:
-        raise KnowledgeError(f"{pattern!r} is no pattern: it must not be empty or have '..'")
+    if not parts or ".." in parts or "\0" in pattern:
+        raise KnowledgeError(f"{pattern!r} is no pattern: it must not be empty or have '..' or a NUL")
     root = folder
     if Path(pattern).is_absolute():
         fixed = next((at for at, part in enumerate(parts) if _WILD & set(part)), len(parts) - 1)

@@ -194,7 +194,8 @@ class Console:
         # The supervisor and the handlers of signals report before they act, and have to act.
         with suppress(OSError):
             # Not print: a signal handler must not enter a buffered file that it may have interrupted.
-            os.write(sys.stderr.fileno(), f"{text}\n".encode())
+            # A text may have names of files that are not UTF-8.
+            os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="backslashreplace"))
 
     def write_timed(self, text: str) -> None:
         """Write a line with the time since the start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from parley.tools.settings import read_settings
 from parley.tools.toolbox import Toolbox
 
 _TIMEOUT_S = 1.0
+_log = logging.getLogger(__name__)
 
 
 async def check_agents(
@@ -60,6 +62,10 @@ async def check_agents(
                     await (await opener.open(file, only_checks=True)).close_when_unused()
                 except AgentFileError as error:
                     found[name] = error
+                except Exception as error:  # noqa: BLE001 - logged; the others are checked
+                    _log.exception("the agent %s could not be checked", name)
+                    problem = f"it could not be checked: {type(error).__name__}: {error}"
+                    found[name] = file.error("", problem)
     finally:
         if server_tools is not None:
             await server_tools.close()

@@ -215,13 +215,18 @@ def check_url(url: str, settings: ToolSettings, where: str) -> None:
     Raises:
         ValueError: the text begins with ``where``.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = None if "{" in parts.netloc else parts.port
+    except ValueError as error:
+        raise ValueError(f"{where}: the url is wrong: {error}") from error
     host = parts.hostname or ""
     if parts.username is not None or parts.fragment:
         raise ValueError(f"{where}: the url must not hold a user name or a fragment")
     if "{" in parts.netloc or "{" in parts.scheme:
         raise ValueError(f"{where}: arguments may stand in the path and the query of the url only")
-    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable():
+    has_address = parts.scheme in ("http", "https") and bool(host) and port != 0
+    if not has_address or not url.isascii() or not url.isprintable():
         raise ValueError(f"{where}: {url!r} is no url of the form https://host/path")
     private = host in map(str.lower, settings.private_hosts)
     if not private and host not in map(str.lower, settings.allowed_hosts):

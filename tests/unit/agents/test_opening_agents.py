@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -140,6 +141,9 @@ async def test_a_stored_voice_that_is_missing_is_an_error_of_its_step(tmp_path, 
         ("[silence]\nprompts = []", 3, "silence.prompts has 0 entries"),
         ("[vad]\nmin_speech_ms = 3\nthreshold = 2.0", 4, "threshold"),
         ("[barge_in]\nmin_words = 99", 3, "barge_in.min_words is 99"),
+        ("\nphrase_weight = nan", 3, "phrase_weight is nan; it must be 0 to 10"),
+        ("\nphrase_weight = inf", 3, "phrase_weight is inf"),
+        ("\nphrase_weight = 10.5", 3, "phrase_weight is 10.5"),
         ("[sampling]\ntemperature = 9.0", 3, "temperature"),
         (
             '[telephone]\nnumbers = ["+493012345678"]\n[[ending.transfers]]\nname = "desk"',
@@ -152,9 +156,15 @@ async def test_a_stored_voice_that_is_missing_is_an_error_of_its_step(tmp_path, 
         ('[model]\nname = "gpt"', 3, "no engine 'gpt'; there are qwen3"),
         ('[model]\nname = "openai_chat"', 3, "needs model.url"),
         ('[model]\nurl = "ftp://host"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
+        ('[model]\nurl = "http:///v1"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
+        ('[model]\nurl = "http://a b/v1"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
+        ('[model]\nurl = "http://a/\\u0000v1"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
+        ('[model]\nurl = "http://[a"\nmodel = "m"', 3, "Invalid IPv6 URL"),
+        ('[model]\nurl = "https://host:99999/v1"\nmodel = "m"', 3, "Port out of range"),
+        ('[model]\nurl = "https://host:x/v1"\nmodel = "m"', 3, "Port could not be cast"),
         ('[model]\nurl = "https://host/v1"', 3, "model.model must name"),
         ('[model]\nname = "qwen3"\nurl = "https://host/v1"', 4, "it is one of them"),
-        ('[model]\nurl = "http://h"\nmodel = "m"\nkey_file = "no"', 5, "cannot be read: FileNotFoundError"),
+        ('[model]\nurl = "http://h"\nmodel = "m"\nkey_file = "no"', 5, "no cannot be read: No such file"),
         (TOOL.replace("https", "ftp"), 4, "tool 'find_table': 'ftp://api.example.com/tables' is no url"),
         (f'{TOOL}headers = {{ X-Key = "${{KEY}}" }}', 4, "environment variable KEY is not set"),
         (f'{TOOL}[[tools.http]]\nname = "find_table"\nurl = "https://api.example.com/"', 7, "two tools of"),
@@ -337,6 +347,7 @@ async def test_webhooks_are_opened_with_their_key(tmp_path):
     ("change", "line", "problem"),
     [
         (("https://crm", "http://crm"), 4, "http is possible for private_hosts only"),
+        (("com/", "com:99999/"), 4, r"webhooks\[0\]: the url is wrong: Port out of range"),
         (("https://crm", "https://other"), 4, "stands neither in allowed_hosts nor in private_hosts"),
         (("restaurant.secret", "none.secret"), 7, "cannot be read: No such file"),
         (("restaurant.secret", "weak.secret"), 4, "a key has at least 24 bytes"),
@@ -349,6 +360,33 @@ async def test_webhook_that_cannot_be_used_is_refused(tmp_path, change, line, pr
         await opener(tmp_path).open(define(tmp_path, WEBHOOK.replace(*change)))
     assert f"restaurant.toml:{line}:" in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("/dev/zero", "it is no regular file"),
+        ("pipe.secret", "it is no regular file"),
+        (".", "Is a directory"),
+        ("long.secret", "it has more than 65536 bytes"),
+    ],
+)
+async def test_secret_in_a_device_a_pipe_or_a_long_file_is_refused(tmp_path, name, problem):
+    os.mkfifo(tmp_path / "pipe.secret")
+    (tmp_path / "long.secret").write_text("x" * 65_537)
+    model = f'[model]\nurl = "https://host/v1"\nmodel = "m"\nkey_file = "{name}"'
+    for text in (WEBHOOK.replace("restaurant.secret", name), model):
+        with pytest.raises(AgentFileError, match=f"_file .*cannot be read: {problem}"):
+            await opener(tmp_path).open(define(tmp_path, text))
+
+
+async def test_secret_behind_links_is_read(tmp_path):
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026" / "restaurant.secret").write_text("0123456789abcdef01234567\n")
+    (tmp_path / "..data").symlink_to("..2026")  # as Kubernetes mounts secrets
+    (tmp_path / "restaurant.secret").symlink_to("..data/restaurant.secret")
+    agent = await opener(tmp_path).open(define(tmp_path, WEBHOOK))
+    await agent.close_when_unused()
 
 
 async def test_consent_that_cannot_be_spoken_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from parley.agents import toml_lines
 from parley.agents.definition import SHARED_FIELDS, AgentDefinition
 from parley.agents.reader import MAX_FILE, AgentFileError, read_agent
 from parley.agents.toml_lines import find_line
@@ -116,13 +117,17 @@ def test_fields_have_the_types_and_defaults_of_start():
             "ending.transfers[0].to: ",
         ),
         ('instructions = "x"\n[page]\n\ncolour = "green"', 4, "page.colour: "),
+        ('instructions = "x"\nmodel.context_tokens = ' + "9" * 27, 2, "Expected `int` <= 16777216"),
         ('instructions = "x"\nvoice = \n', 2, "Invalid value"),
         ('instructions = "x"\nvoice = "y"\nvoice = "z"\n', 3, "Cannot overwrite a value"),
         ('instructions = "x"\nphrases = [', 2, "(at end of document)"),
         (b'instructions = "x"\nvoice = "\xff"', 2, "not UTF-8"),
         ('instructions = "x"\nphrase_weight = ' + "9" * 5_000, 1, "a number is too long"),
         ('instructions = "x"\nphrases = ' + "[" * 5_000 + "]" * 5_000, 1, "nested too deep"),
+        ('instructions = "x"\nphrases = ' + "{a=" * 5_000 + "1" + "}" * 5_000, 1, "nested too deep"),
         ('instructions = "' + "x" * MAX_FILE + '"', 1, f"more than {MAX_FILE} bytes"),
+        ('instructions = """\n"""\n' + ".".join("a" * 5_000) + " = 1", 3, "a key has more than 32 parts"),
+        ('instructions = "x"\n[[' + " . ".join(["'a'"] * 33) + "]]", 2, "a key has more than 32 parts"),
     ],
 )
 def test_wrong_file_names_line_and_nearest_name(write, text, line, words):
@@ -132,10 +137,27 @@ def test_wrong_file_names_line_and_nearest_name(write, text, line, words):
     assert words in str(refused.value)
 
 
+def test_key_of_32_parts_with_dots_in_quotes_is_read(write):
+    key = ".".join(['"a.b"'] * 32)
+    with pytest.raises(AgentFileError, match=r"unknown field 'a\.b'"):
+        read_agent(write(f'instructions = "x"\n{key} = 1'))
+
+
+@pytest.mark.parametrize("text", ['"""' + '\n\\"""' * 500, '"' + '\\"' * 500, "'''" + "'\n" * 500])
+def test_string_that_does_not_end_is_one_token(text):
+    assert [match[0] for match in toml_lines._TOKEN.finditer(text)] == [text]
+    assert toml_lines.find_long_key(f"a = {text}") is None
+
+
 @pytest.mark.parametrize("name", ["Restaurant", "-a", "a b", "ä", "a" * 64])
 def test_name_that_no_client_can_send_is_refused(write, name):
     with pytest.raises(AgentFileError, match=r"an agent's name has 1 to 63 of a-z 0-9 _ -"):
         read_agent(write(RESTAURANT, name))
+
+
+def test_name_that_is_not_utf8_is_shown(write):
+    with pytest.raises(AgentFileError, match=r"^agents/caf\\udce9\.toml:1: an agent's name has"):
+        read_agent(write(RESTAURANT, "caf\udce9"))
 
 
 def test_file_that_is_gone_is_an_error(tmp_path):

@@ -53,6 +53,7 @@ def test_absolute_pattern_finds_files_below_its_fixed_part(folder, tmp_path):
     [
         ("../secret.md", r"must not be empty or have '\.\.'"),
         ("", "must not be empty"),
+        ("/srv\0/*.md", r"'/srv\\x00/\*\.md' is no pattern"),
         ("docs/*.pdf", r"no file matches 'docs/\*\.pdf'"),
         ("docs/link.md", r"docs/link\.md is a link that leads out of"),
         ("there/*.md", r"there/secret\.md is a link that leads out of"),

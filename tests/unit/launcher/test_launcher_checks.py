@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from parley.agent.config import AgentConfig
+from parley.agent.defined_agents import AgentOpener
 from parley.launcher.__main__ import main
 from parley.launcher.checks import (
     check_agent_models,
@@ -297,6 +298,26 @@ def test_wrong_agent_is_one_line_before_the_start(agents):
         "an agent cannot be served: agents/help.toml:2: there is no voice 'af_hart'",
     ]
     assert all("did you mean" in line for line in lines)
+
+
+def test_check_of_an_agent_that_fails_is_one_line_and_a_trace(agents, monkeypatch, caplog):
+    (agents / "clinic.toml").write_text(AGENTS["restaurant"])
+    check = AgentOpener.open
+
+    async def open_agent(opener, file, **options):
+        if file.name == "clinic":
+            raise ZeroDivisionError("nothing to share")
+        return await check(opener, file, **options)
+
+    monkeypatch.setattr(AgentOpener, "open", open_agent)
+    lines = find_wrong_agents(OPEN, {"PARLEY_VOICE_AGENT_AGENTS": str(agents)})
+    assert lines[0] == (
+        "an agent cannot be served: agents/clinic.toml:1: it could not be checked: "
+        "ZeroDivisionError: nothing to share"
+    )
+    assert [line.partition(".toml")[0] for line in lines[1:]] == ["an agent cannot be served: agents/help"]
+    assert "the agent clinic could not be checked" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 async def test_agents_are_checked_for_callers_with_an_event_loop_too(agents):

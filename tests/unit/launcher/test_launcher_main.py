@@ -74,6 +74,11 @@ def test_a_launcher_that_cannot_write_is_stopped_all_the_same(server, monkeypatc
     assert server.calls == ["stop"]
 
 
+def test_console_writes_names_that_are_not_utf8(capfd):
+    Console().write_line("agents/caf\udce9.toml is wrong")
+    assert capfd.readouterr().err == "agents/caf\\udce9.toml is wrong\n"
+
+
 @pytest.fixture
 def program(tmp_path):
     """In place of ``scripts/fetch_models``: notes its arguments, and ends as given."""
