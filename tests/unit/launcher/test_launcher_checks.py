@@ -57,8 +57,8 @@ def test_a_synthesizer_of_another_profile_is_one_of_that():
         ),
         (ASR, "none", f"open has no model none for {ASR}; it has moonshine, whisper, sherpa_onnx."),
         (LLM, "gpt", f"open has no model gpt for {LLM}; it has qwen3, openai_chat."),
-        (TTS, "chatterbox", f"open has no model chatterbox for {TTS}; it has espeak, hibari, piper, kokoro."),
-        (TTS, "piper,kokroo", f"open has no model kokroo for {TTS}; it has espeak, hibari, piper, kokoro."),
+        (TTS, "chatterbox", f"open has no model chatterbox for {TTS}; it has espeak, piper, hibari, kokoro."),
+        (TTS, "piper,kokroo", f"open has no model kokroo for {TTS}; it has espeak, piper, hibari, kokoro."),
         (TURN, "smart", f"open has no model smart for {TURN}; it has smart_turn, none."),
     ],
 )
