@@ -166,7 +166,7 @@ def report(measured: Sequence[Measured], *, show: bool) -> bool:
         "words": [(None, one.text) for one in measured],
         "both": [(one.sound, one.text) for one in measured],
     }
-    shares, asked = {}, 0
+    shares = {}
     for name, known in evidence.items():
         values = np.array([sound if text is None else join(sound, text) for sound, text in known], np.float64)
         waits = np.array([judge(normal, sound, None, text).needed_ms for sound, text in known])
@@ -181,14 +181,12 @@ def report(measured: Sequence[Measured], *, show: bool) -> bool:
     waits = np.zeros(len(measured))
     for number, one in enumerate(measured):
         cue = find_cue(one.heard, "en")
-        reads = needs_reading(one.heard, cue, one.sound)
-        waits[number] = judge(normal, one.sound, cue, one.text if reads else None).needed_ms
-        asked += reads and one.whole
+        text = one.text if needs_reading(cue) else None
+        waits[number] = judge(normal, one.sound, cue, text).needed_ms
     early = np.mean(waits[~whole] <= normal.complete_ms)
     table.add_row("with the rules", "", "", f"{early:.1%}", f"{np.mean(waits[whole]):.0f} ms")
     print(f"{whole.sum()} whole sentences, {(~whole).sum()} cut ones")
     Console().print(table)
-    print(f"With the rules the language model is asked behind {asked} of the whole ones.")
     if show:
         for one in sorted(measured, key=lambda one: (one.whole, join(one.sound, one.text))):
             print(f"{'whole' if one.whole else 'cut'} {one.sound:.3f} {one.text:.3f} {one.heard}")

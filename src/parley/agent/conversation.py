@@ -307,6 +307,9 @@ class Conversation:
         await warm_up(self._engines.chat, name, messages, self._history.tools, limits)
 
     async def _read_turn(self, text: str) -> float:
+        # An answer that is begun to these words has them in its prompt: another prompt would delay it.
+        if (found := await self.agent_turns.read(self._written(text))) is not None:
+            return found
         self._readings += 1
         name = f"{self._name}-{self._readings}"
         messages = [*self._history.messages(), ChatMessage(role="user", content=text)]

@@ -71,7 +71,7 @@ async def generate(
         try:
             async with aclosing(_attempt(chat, attempt, overdue_at, limits)) as events:
                 async for event in events:
-                    begun = True
+                    begun = not isinstance(event, TurnEnd)
                     yield event
             return  # noqa: TRY300 - in an else block it would be further away
         except ParleyError as error:

@@ -77,6 +77,13 @@ class PreemptiveGeneration:
             self.budget.record_discarded(loop_time())
             self._count("discarded")
 
+    async def read(self, text: str) -> float | None:
+        """What the prepared answer to ``text`` says of its end (0-1); None: nothing, or there is none."""
+        prepared = self._prepared
+        if prepared is None or prepared.text != text:
+            return None
+        return await asyncio.shield(prepared.turn.read)
+
     def take(self, text: str) -> PreparedResponse | None:
         """The prepared answer to ``text``; None if there is none, or it has failed."""
         prepared = self._prepared

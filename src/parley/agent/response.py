@@ -36,7 +36,16 @@ from parley.errors import (
     NoAnswerError,
 )
 from parley.knowledge.passages import content_words
-from parley.llm.messages import CUT, Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import (
+    CUT,
+    Completed,
+    GenerateRequest,
+    Priority,
+    Sampling,
+    TextDelta,
+    ToolCalled,
+    TurnEnd,
+)
 from parley.protocol import HeldBack, Tool
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
@@ -80,6 +89,9 @@ class TurnContext:
     aloud: bool = True
     changed: Callable[[], None] = lambda: None
     """Called when :meth:`ResponseSource.state` has changed."""
+    on_read: Callable[[float | None], None] = lambda _: None
+    """Called with how likely a sentence ends with the user's words (0-1); None: the answer does not say it.
+    The first call counts."""
     retrieved: Callable[[Retrieved], None] = lambda _: None
     """Called with the passages of documents that the language model reads."""
     trace: Trace = NO_TRACE
@@ -186,6 +198,7 @@ class FixedText:
 
     async def generate(self, context: TurnContext) -> None:
         """See :class:`ResponseSource`."""
+        context.on_read(None)
         begun, left = self._begun, self._text
         if begun is None:
             self._add_round()
@@ -525,6 +538,7 @@ class LlmResponse:
             tools=list(tools),
             sampling=self._sampling,
             prefix=answer.text,
+            reads_turn=not context.certain.is_set(),
             priority=Priority.ANSWER if context.certain.is_set() else Priority.SPECULATION,
         )
         started, model = loop_time(), self._config.chat_models[0][0]
@@ -565,7 +579,8 @@ class LlmResponse:
         try:
             async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
                 async for event in events:
-                    if first:
+                    context.on_read(event.probability if isinstance(event, TurnEnd) else None)
+                    if first and not isinstance(event, TurnEnd):
                         first, now = False, loop_time()
                         log.first_token_at = log.first_token_at or now
                         span.set({"parley.first_token_ms": round((now - began) * 1000, 1)})
@@ -576,7 +591,7 @@ class LlmResponse:
                         span.set_content("completion", answer.text)
                     elif request.tools and isinstance(event, ToolCalled):
                         answer.calls.append(self._named(context.number, event.call))
-                    else:
+                    elif not isinstance(event, TurnEnd):
                         answer.unfit = True
         except InvalidModelOutputError as error:
             answer.unreadable, answer.unfit = error, True

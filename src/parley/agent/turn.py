@@ -126,6 +126,8 @@ class AgentTurn:
         """Whether an error was reported to the client."""
         self.generating = True
         """Whether its text may be written still."""
+        self.read: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        """How likely a sentence ends with the user's words (0-1); None: the answer does not say it."""
         self.playout = Playout()
         if begun is not None:
             self.playout.restore_speech(
@@ -230,6 +232,7 @@ class AgentTurn:
     def stop(self) -> HeardSpeech:
         """Send nothing more; returns what was played."""
         self._stopped = True
+        self._on_read(None)
         return self._heard()
 
     def _heard(self) -> HeardSpeech:
@@ -331,6 +334,7 @@ class AgentTurn:
             self._released,
             aloud=self._output.aloud,
             changed=self._output.changed,
+            on_read=self._on_read,
             retrieved=self._on_retrieved,
             trace=self.trace,
         )
@@ -346,6 +350,7 @@ class AgentTurn:
         if self._source.log.replacement:
             self._emit(ErrorEvent.of(LlmFallbackError("another language model has answered")))
         self.generating = False
+        self._on_read(None)
         self._check_answered()
         # After a failure, the text so far is still spoken.
         await self._voice.finish()
@@ -363,6 +368,10 @@ class AgentTurn:
             await self._voice.say(round_number, text)
 
     # --- events ---------------------------------------------------------------
+
+    def _on_read(self, probability: float | None) -> None:
+        if not self.read.done():
+            self.read.set_result(probability)
 
     def _write(self, text: str) -> None:
         self._emit(ResponseText(turn=self.number, response_id=self.response_id, text=text))

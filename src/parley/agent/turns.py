@@ -279,6 +279,10 @@ class AgentTurns:
         turn = self._make(self._respond(prompt, text), since=stopped_at)
         self._preemptive.set(PreparedResponse(text, turn, prompt, self._run(turn)))
 
+    async def read(self, text: str) -> float | None:
+        """See :meth:`parley.agent.preemption.PreemptiveGeneration.read`."""
+        return await self._preemptive.read(text)
+
     def discard(self) -> None:
         """The user's turn goes on: discard the prepared answer."""
         self._preemptive.discard()

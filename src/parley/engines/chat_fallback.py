@@ -21,7 +21,7 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
 )
-from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Priority, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Priority, TextDelta, TurnEnd
 from parley.timeouts import best_effort, loop_time, with_timeout
 
 _MOST_DOUBLINGS = 4
@@ -103,7 +103,7 @@ class FallbackChat:
             try:
                 async with aclosing(self._ask(index, request, is_last=following is None)) as events:
                     async for event in events:
-                        begun = True
+                        begun = not isinstance(event, TurnEnd)
                         yield event
                 return  # noqa: TRY300 - in an else block it would be further away
             except InferenceError as error:
@@ -140,7 +140,7 @@ class FallbackChat:
         try:
             async with aclosing(_answer(one, request, limit_s, may_be_empty=is_last)) as events:
                 async for event in events:
-                    begun = True
+                    begun = not isinstance(event, TurnEnd)
                     is_named = index > 0 and isinstance(event, Completed)
                     yield msgspec.structs.replace(event, model=one.name) if is_named else event
         except ModelUnavailableError:
@@ -194,6 +194,9 @@ async def _answer(
                 event = await with_timeout(anext(stream), overdue_at - loop_time(), one.name)
             except StopAsyncIteration:
                 return
+            if isinstance(event, TurnEnd):  # it is of no use later, and no answer
+                yield event
+                continue
             held_back.append(event)
             begun = not isinstance(event, TextDelta) or bool(event.text.strip())
             if isinstance(event, Completed) and not may_be_empty and _is_empty(event, request):

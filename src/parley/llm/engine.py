@@ -51,6 +51,8 @@ class EngineRequest:
     traceparent: str = ""
     scored: tuple[int, ...] = ()
     """Tokens whose log probabilities are wanted, as the first of the answer."""
+    scored_at: int | None = None
+    """Number of the prompt's token in whose place they are wanted instead, where the engine computes it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Progress:
     """None: the engine does not measure them."""
     logprobs: Mapping[int, float] = field(default_factory=dict)
     """Of the tokens that are scored, before sampling parameters change them; in the report of the first
-    token."""
+    token. Empty: the engine has none."""
 
     def __add__(self, later: Progress) -> Progress:
         """Join two reports into one."""

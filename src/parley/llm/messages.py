@@ -80,6 +80,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     """Not empty: nothing is generated; the events are :class:`Choices` and ``Completed``. At most 16."""
     turn_end: bool = False
     """Nothing is generated: the events are :class:`TurnEnd`, about the last message, and ``Completed``."""
+    reads_turn: bool = False
+    """The first event is :class:`TurnEnd` too, if the model says it with the answer's first token."""
     priority: Priority = Priority.ANSWER
     cache_salt: str = ""
     """Requests with one salt share the prefix cache. Empty: the request shares it with no other."""
@@ -118,8 +120,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_end"):
     """How the model continues the words of the last message, which is the user's."""
 
-    probability: float
-    """That a sentence or the message ends behind them, 0-1, whatever signs they end with."""
+    probability: float | None
+    """That a sentence or the message ends behind them, 0-1, whatever signs they end with. None: the answer
+    that follows does not say it."""
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="completed"):

@@ -165,15 +165,24 @@ class PromptBuilder:
             InvalidMessageError: the last message is not the user's, or has no words; or as in :meth:`build`.
             ContextTooLongError: as in :meth:`build`.
         """
-        asked = bool(messages) and messages[-1].role == "user"
-        words = messages[-1].content.rstrip(_SIGNS) if asked else ""
+        words, _ = _last_words(messages)
         if not words:
             raise InvalidMessageError("turn_end needs words of the user as the last message")
         ids = self.build([*messages[:-1], ChatMessage(role="user", content=words)], tools, 1).ids
+        return self._cut(ids, "")
+
+    def find_turn_end(self, messages: Sequence[ChatMessage], prompt: Prompt) -> QuestionPrompt:
+        """The part of an answer's prompt that :meth:`build_turn_end` renders, if there is one."""
+        words, signs = _last_words(messages)
+        return self._cut(prompt.ids, signs) if words else QuestionPrompt(prompt.ids, [])
+
+    def _cut(self, ids: list[int], signs: str) -> QuestionPrompt:
+        """What is before the last signs of the user and what the template writes behind them."""
         if self._closing is None:
             self._closing = self._find_closing()
-        at = len(ids) - len(self._closing)
-        if not self._closing or ids[at:] != self._closing:
+        end = [*self._tokenizer.encode(signs, add_special_tokens=False), *self._closing]
+        at = len(ids) - len(end)
+        if not self._closing or ids[at:] != end:
             return QuestionPrompt(ids, [])
         return QuestionPrompt(ids[:at], sorted({self._closing[0], *self._sentence_ends}))
 
@@ -245,6 +254,13 @@ class PromptBuilder:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         clean = msgspec.json.decode(text, type=_Part)
         return clean.messages, clean.tools, clean.prefix
+
+
+def _last_words(messages: Sequence[ChatMessage]) -> tuple[str, str]:
+    """Of the user's last message, and the signs behind them; without words, both are empty."""
+    said = messages[-1].content if messages and messages[-1].role == "user" else ""
+    words = said.rstrip(_SIGNS)
+    return words, said[len(words) :]
 
 
 class _Part(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from parley.llm.messages import (
     check_sampling,
     new_cache_salt,
 )
-from parley.llm.prompt import Prompt, PromptBuilder
+from parley.llm.prompt import Prompt, PromptBuilder, QuestionPrompt
 from parley.llm.questions import QuestionEngine, first_report
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission
@@ -34,7 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class ChatService:
-    """Answers :class:`GenerateRequest` on one event loop."""
+    """Answers :class:`GenerateRequest` on one event loop.
+
+    ``scores_prompts``: whether the engine has log probabilities in the place of tokens of a prompt.
+    """
 
     def __init__(
         self,
@@ -43,12 +46,14 @@ class ChatService:
         replies: ReplyFormat | None = None,
         *,
         max_requests: int = 64,
+        scores_prompts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._questions = QuestionEngine(engine)
         self._prompts = prompts
         self._replies = replies or HermesFormat()
+        self._scores_prompts = scores_prompts
         self._admission = Admission(max_requests, clock=clock)
 
     @property
@@ -132,14 +137,13 @@ class ChatService:
                 "parley.priority": request.priority.name.lower(),
             }
         )
-        found = [report.logprobs[token] for token in prompt.choices if token in report.logprobs]
-        probability = sum(map(math.exp, found))
         if report.finish_reason == "abort":
             yield Completed(finish_reason="abort")
             return
-        if len(found) < len(prompt.choices) or math.isnan(probability):
+        ending = _turn_end(report, prompt.choices)
+        if ending is None:
             raise InferenceError("the engine gave no log probabilities of the next token")
-        yield TurnEnd(probability=min(1.0, probability))
+        yield ending
         yield Completed(
             finish_reason="stop",
             prompt_tokens=len(prompt.ids),
@@ -154,6 +158,10 @@ class ChatService:
             yield Completed(finish_reason="length")
             return
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens, request.prefix)
+        asked = request.reads_turn and self._scores_prompts
+        read = self._prompts.find_turn_end(request.messages, prompt) if asked else QuestionPrompt([], [])
+        if request.reads_turn and not read.choices:
+            yield TurnEnd(probability=None)
         spoken = [message.role for message in request.messages if message.role != "system"]
         reply = self._replies.begin(
             request.tools,
@@ -176,6 +184,8 @@ class ChatService:
             reply.skip_special_tokens,
             request.cache_salt or new_cache_salt(),
             span.traceparent,
+            scored=tuple(read.choices),
+            scored_at=len(read.ids) if read.choices else None,
         )
         try:
             async with aclosing(self._progress(engine_request)) as progress:
@@ -183,6 +193,8 @@ class ChatService:
                     last, times = step, step.times or times
                     tokens += step.tokens
                     cached = max(cached, step.cached_tokens)  # the report of an abort may not have it
+                    if step.logprobs and (ending := _turn_end(step, read.choices)):
+                        yield ending
                     for piece in _read(reply, step):
                         event = _event(piece, f"{request.request_id}-{calls}")
                         calls += isinstance(event, ToolCalled)
@@ -249,6 +261,15 @@ def _one_token(request: GenerateRequest, span: Trace) -> EngineRequest:
         cache_salt=request.cache_salt or new_cache_salt(),
         traceparent=span.traceparent,
     )
+
+
+def _turn_end(report: Progress, choices: Sequence[int]) -> TurnEnd | None:
+    """None: there are no log probabilities, or they are no numbers."""
+    found = [report.logprobs[token] for token in choices if token in report.logprobs]
+    probability = sum(map(math.exp, found))
+    if len(found) < len(choices) or math.isnan(probability):
+        return None
+    return TurnEnd(probability=min(1.0, probability))
 
 
 def _read(reply: Reply, step: Progress) -> list[Piece]:

@@ -17,6 +17,7 @@ import msgspec
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
+from parley.llm.vllm_api import RUNNER_VARIABLE
 from parley.python import find_python
 from parley.runtime.gpu_loading import ENGINE_START_S, loading_on_gpu
 from parley.runtime.parameters import Natural, NonNegative, Parameters
@@ -157,6 +158,8 @@ def prepare_environment(
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_in_process else "1"
+    if engine_in_process:
+        environment.setdefault(RUNNER_VARIABLE, "0")  # parley.llm.vllm_prompt_scores is for that one
     environment.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", f"{ENGINE_START_S:.0f}")
     environment.setdefault("VLLM_CACHE_ROOT", str(cache_dir))
     if not compiles:

@@ -58,6 +58,8 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
         "get_rope": f"{_LAYERS}.rotary_embedding:get_rope",
         "support_torch_compile": "vllm.compilation.decorators:support_torch_compile",
         # Sampling, by the runners V1 and V2.
+        "GPUModelRunner": "vllm.v1.worker.gpu_model_runner:GPUModelRunner",
+        "LogprobsTensors": "vllm.v1.outputs:LogprobsTensors",
         "BatchLogitsProcessor": "vllm.v1.sample.logits_processor:LogitsProcessor",
         "BatchUpdate": "vllm.v1.sample.logits_processor:BatchUpdate",
         "MoveDirectionality": "vllm.v1.sample.logits_processor:MoveDirectionality",

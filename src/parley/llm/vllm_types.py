@@ -23,6 +23,8 @@ from parley.llm.vllm_api import (
 
 REFUSALS: tuple[type[Exception], ...] = (ValueError, VLLMClientError)
 """What vLLM raises for a request that it will never run."""
+SCORED = "parley_scored"
+"""Extra argument of sampling: the number of a prompt's token, and the tokens that are scored in its place."""
 _REASONS = ("stop", "length", "abort")
 
 
@@ -52,7 +54,10 @@ def read_engine_args(
 
 
 class TextTranslation:
-    """:class:`parley.llm.engine.Translation` of requests for text."""
+    """:class:`parley.llm.engine.Translation` of requests for text.
+
+    For ``scored_at`` :func:`parley.llm.vllm_prompt_scores.register_prompt_scores` was called.
+    """
 
     def prompt(self, request: EngineRequest) -> Any:
         """The prompt, as token ids."""
@@ -63,7 +68,12 @@ class TextTranslation:
 
     def sampling(self, request: EngineRequest) -> Any:
         """How tokens are drawn: reported as pieces, with text."""
-        tag = request.structural_tag
+        tag, place = request.structural_tag, request.scored_at
+        scored = list(request.scored)
+        scores: dict[str, Any] = {"logprob_token_ids": scored or None}
+        if place is not None:
+            scores = {"prompt_logprobs": len(scored), "extra_args": {SCORED: (place, scored)}}
+            scores["skip_reading_prefix_cache"] = False  # vLLM would compute the whole prompt anew
         return SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
@@ -72,13 +82,15 @@ class TextTranslation:
             output_kind=RequestOutputKind.DELTA,
             skip_special_tokens=request.skip_special_tokens,
             structured_outputs=StructuredOutputsParams(structural_tag=tag) if tag else None,
-            logprob_token_ids=list(request.scored) or None,
+            **scores,
         )
 
     def read(self, output: RequestOutput) -> Progress:
         """What one of vLLM's reports says."""
         piece = output.outputs[0]
-        first = piece.logprobs[0] if piece.logprobs else {}
+        # vLLM has nothing to say about a prompt's first token.
+        scored = piece.logprobs or (output.prompt_logprobs or [])[1:]
+        first = scored[0] if scored else {}
         return dataclasses.replace(
             read_output(output),
             token_ids=tuple(piece.token_ids),

@@ -29,7 +29,7 @@ from parley.llm.python_calls.format import CallGrammar, PythonFormat
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
-from parley.llm.startup import start_engine
+from parley.llm.startup import EngineSettings, start_engine
 from parley.models.vllm_model import Surroundings, VllmModel
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters, Positive
@@ -101,14 +101,19 @@ def load_chat_service(
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
     settings = parameters.read(ChatSettings)
     options = _template_options(settings.chat_template_kwargs)
-    started = start_engine(parameters, weights, _translation, died=died, metrics=metrics)
+    in_process = parameters.read(EngineSettings).engine == "inprocess"
+    translation = partial(_translation, in_process)
+    started = start_engine(parameters, weights, translation, died=died, metrics=metrics)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
     rendering, replies = _format(settings, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering, block=started.block)
-    return ChatService(started.engine, prompts, replies, max_requests=settings.max_requests), started.engine
+    service = ChatService(
+        started.engine, prompts, replies, max_requests=settings.max_requests, scores_prompts=in_process
+    )
+    return service, started.engine
 
 
 def load_model(pb_utils: Any, parameters: Parameters) -> VllmModel:
@@ -185,9 +190,13 @@ def _template_options(raw: str) -> dict[str, Any]:
     return options
 
 
-def _translation() -> Translation[EngineRequest]:
+def _translation(scores_prompts: bool) -> Translation[EngineRequest]:
     from parley.llm.vllm_types import TextTranslation  # noqa: PLC0415 - imports vLLM
 
+    if scores_prompts:
+        from parley.llm.vllm_prompt_scores import register_prompt_scores  # noqa: PLC0415 - as above
+
+        register_prompt_scores()
     return TextTranslation()
 
 

@@ -97,10 +97,6 @@ _WEIGHTS = (1.81, 0.33, 1.16)
 _SURE = 0.99
 _UNLIKELY = 1e-4
 _NO_SCORE = 0.5
-_WHOLE, _WHOLE_WORDS = 0.98, 5
-"""Probability by the sound, and words, from which a sentence with its full stop is whole: in `python -m perf
-turn-words --fit` 48 of 72 whole ones, and two of 144 cut ones that the language model would have held.
-"""
 
 
 def features(probability: float | None, text_probability: float) -> tuple[float, float]:
@@ -116,21 +112,9 @@ def join(probability: float | None, text_probability: float) -> float:
     return 1 / (1 + math.exp(-score))
 
 
-def needs_reading(text: str, cue: Cue | None, probability: float | None) -> bool:
-    """Whether the language model is asked about these words.
-
-    It is not where the rules say that something is missing, nor behind a whole sentence whose sound says the
-    same: the answer needs the language model then.
-
-    Args:
-        text: of the turn.
-        cue: of the text.
-        probability: that the turn is over, by its sound; None: not scored.
-    """
-    if cue is not None and cue.kind not in _READ:
-        return False
-    whole = text.endswith((".", "?", "!")) and len(text.split()) >= _WHOLE_WORDS
-    return not whole or probability is None or probability < _WHOLE
+def needs_reading(cue: Cue | None) -> bool:
+    """Whether the language model is asked about words with this cue: not where the rules alone decide."""
+    return cue is None or cue.kind in _READ
 
 
 def judge(
@@ -374,7 +358,7 @@ class EndpointingPolicy:
             self._heard_pause = self._pause
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
         pause, self._new_words = self._heard_pause, False
-        read = self._ask_about(text, cue, pause.probability)
+        read = self._ask_about(text, cue)
         judgement = judge(self.settings, pause.probability, cue, self._text_probability)
         self._judgement = judgement
         if self._begun_at is not None and (at - self._begun_at) * 1000 >= self.settings.longest_ms:
@@ -386,12 +370,12 @@ class EndpointingPolicy:
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
         return [*read, *prepare, WaitForMore(max(due, at), self._decide("wait", judgement.reason, at))]
 
-    def _ask_about(self, text: str, cue: Cue | None, probability: float | None) -> list[Output]:
+    def _ask_about(self, text: str, cue: Cue | None) -> list[Output]:
         """Once for each text."""
         if not self._reads or text == self._read:
             return []
         self._read, self._text_probability = text, None
-        self._reading = needs_reading(text, cue, probability)
+        self._reading = needs_reading(cue)
         return [ReadTurn(text)] if self._reading else []
 
     def _pass_over(self, text: str, at: float) -> list[Output]:

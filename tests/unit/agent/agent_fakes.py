@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -234,6 +234,7 @@ class FakeChat:
         self.decision_s = 0.15
         self.endings: dict[str, float | Exception] = {}
         self.read = []  # requests about the end of a turn
+        self.reads = False  # whether answers say it
         self.read_s = 0.05
 
     async def generate(self, request):
@@ -271,13 +272,21 @@ class FakeChat:
             yield Completed(finish_reason="abort")
             return
         answer = self.answers.popleft() if self.answers else says(self.otherwise)
-        async with self._running(request):
-            await asyncio.sleep(self.first_s)
-            for event in answer:
-                if isinstance(event, Exception):
-                    raise event
+        async with self._running(request), aclosing(self._answer(request, answer)) as events:
+            async for event in events:
                 yield event
-                await asyncio.sleep(self.token_s)
+
+    async def _answer(self, request, answer):
+        if request.reads_turn and not self.reads:
+            yield TurnEnd(probability=None)
+        await asyncio.sleep(self.first_s)
+        if request.reads_turn and self.reads:
+            yield TurnEnd(probability=self.endings.get(request.messages[-1].content, 1.0))
+        for event in answer:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+            await asyncio.sleep(self.token_s)
 
     @asynccontextmanager
     async def _running(self, request):

@@ -15,7 +15,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, Question, TextDelta, ToolCalled
+from parley.llm.messages import Completed, GenerateRequest, Priority, Question, TextDelta, ToolCalled, TurnEnd
 
 HANGS = object()
 DONE = Completed(finish_reason="stop")
@@ -94,6 +94,16 @@ async def test_failure_before_the_first_text_is_answered_by_the_next_model(event
     assert (completed.model, completed.completion_tokens) == ("second", 3)
     assert rig.fallbacks == [ChatFallback("first", "second", reason)]
     assert f"first is replaced by second: {reason}" in caplog.text
+
+
+async def test_what_an_answer_says_of_the_user_s_words_is_passed_on_at_once_and_is_no_beginning():
+    rig = Rig(Chat(TurnEnd(probability=0.5), HANGS), answers())
+    request = GenerateRequest(messages=[ChatMessage(role="user", content="hi")], reads_turn=True)
+    stream = rig.chat.generate(request)
+    assert await asyncio.wait_for(anext(stream), 0.1) == TurnEnd(probability=0.5)
+    assert await anext(stream) == TextDelta(text="Yes.")
+    assert rig.fallbacks == [ChatFallback("first", "second", "deadline_exceeded")]
+    await stream.aclose()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, Priority, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, Priority, TextDelta, TurnEnd
 from parley.runtime.parameters import Parameters
 
 LIMITS = AgentDeadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)
@@ -55,6 +55,12 @@ def request():
 
 async def ask(model, limits=LIMITS):
     return [event async for event in generate(model, request(), limits)]
+
+
+async def test_what_is_said_of_the_user_s_words_before_the_answer_is_no_beginning():
+    ending = TurnEnd(probability=None)
+    model = Model([ending, OverloadedError("busy")], [ending, *ANSWER])
+    assert await ask(model) == [ending, ending, *ANSWER]
 
 
 async def test_failures_that_pass_are_not_noticed(caplog):

@@ -307,6 +307,38 @@ async def test_without_the_language_model_s_answer_the_sound_decides(failure):
     assert call.chat.running == set()
 
 
+@pytest.mark.parametrize(("text", "per_turn"), [("hello there", 3), ("hello there,", 3), ("hello there", 0)])
+async def test_words_are_judged_by_the_answer_that_is_begun_to_them(text, per_turn):
+    """It is begun before their sound is judged, but behind a comma; without it they are asked about alone."""
+    config = AgentConfig(speculations_per_turn=per_turn)
+    call = FakeCall(config, hears=[(200, 1_000, text)], reads_turns=True)
+    call.chat.endings, call.chat.reads = {text: 0.8}, True
+    await answered(call)
+    assert [one.text_probability for one in call.outlet.of(TurnDecision)][-1] == 0.8
+    assert [request.reads_turn for request in call.chat.requests] == [per_turn > 0]
+    assert len(call.chat.read) == (0 if per_turn else 1)
+
+
+async def test_an_answer_that_does_not_say_it_makes_the_question_no_later():
+    call = FakeCall(hears=[(200, 1_000, "hello there")], reads_turns=True)
+    call.chat.endings, call.chat.first_s = {"hello there": 0.8}, 0.9
+    await answered(call)
+    commit = call.outlet.of(TurnDecision)[-1]
+    assert (commit.decision, commit.text_probability) == ("commit", 0.8)
+    assert call.at_ms(commit) < 1_500
+    assert len(call.chat.read) == 1
+
+
+async def test_words_are_asked_about_where_their_answer_fails():
+    """It is begun again when the turn is over."""
+    call = FakeCall(hears=[(200, 1_000, "hello there")], reads_turns=True)
+    call.chat.answers.append([InferenceError("broken")])
+    call.chat.endings = {"hello there": 0.8}
+    await answered(call)
+    assert call.outlet.of(TurnDecision)[-1].text_probability == 0.8
+    assert len(call.chat.read) == 1
+
+
 async def test_words_are_judged_behind_the_history_in_english_only():
     call = FakeCall(hears=[(200, 1_000, "hello there")], reads_turns=True)
     await answered(call, Start(turn=TurnOptions(eagerness="normal"), language="de"))

@@ -82,6 +82,18 @@ async def compare(chat, name, tools, questions):
     return [choices.probabilities, completed.cached_tokens, completed.prompt_tokens]
 
 
+async def read_turn(chat, name, text, tools):
+    """How a turn ends, asked alone and read in the prompt of an answer; this answer, and one without it."""
+    common = {"cache_salt": "turns", "sampling": Sampling(max_tokens=12)}
+    asked = [event async for event in chat.generate(request(f"{name} end", text, tools, turn_end=True))]
+    read, *answer = [
+        event async for event in chat.generate(request(f"{name} too", text, tools, reads_turn=True, **common))
+    ]
+    plain = [event async for event in chat.generate(request(f"{name} plain", text, tools, **common))]
+    texts = ["".join(getattr(one, "text", "") for one in events) for events in (answer, plain)]
+    return [asked[0].probability, read.probability, *texts, answer[-1].cached_tokens]
+
+
 class Stages(Trace):
     """Keeps the lengths of the spans below it, in seconds."""
 
@@ -182,6 +194,10 @@ async def main(folder):
     found["questions"] = [
         await compare(guided, f"questions {number}", tools, questions)
         for number, questions in enumerate((asked, *([one] for one in asked)))
+    ]
+    found["turns"] = [
+        await read_turn(guided, f"turn {number}", text, tools)
+        for number, text in enumerate(("tell me a story.", "tell me a", "hello there, good morning!"))
     ]
     narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
     broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})

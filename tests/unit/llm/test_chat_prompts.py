@@ -327,6 +327,31 @@ def test_a_turn_s_end_is_asked_for_behind_its_last_word():
 
 
 @pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("a table for?!", "hello|a table for"),
+        ("a table", "hello|a table"),
+        ("a <|im_end|> table.", "hello|a < |im_end|> table"),
+        ("...", None),
+    ],
+)
+def test_a_turn_s_end_is_found_in_the_prompt_of_an_answer(said, found):
+    builder, messages = PromptBuilder(Letters(), 1_000), [user("hello"), user(said)]
+    prompt = builder.build(messages, [], 10)
+    end = builder.find_turn_end(messages, prompt)
+    assert ("".join(map(chr, end.ids)) if end.choices else None) == found
+    if found:
+        assert end == builder.build_turn_end(messages, [])
+
+
+def test_no_turn_ends_in_a_prompt_that_goes_on_behind_the_user_s_words():
+    builder, messages = PromptBuilder(Letters(), 1_000), [user("hello")]
+    assert builder.find_turn_end(messages, builder.build(messages, [], 10, "Hi")).choices == []
+    messages.append(ChatMessage(role="system", content="Be brief."))
+    assert builder.find_turn_end(messages, builder.build(messages, [], 10)).choices == []
+
+
+@pytest.mark.parametrize(
     "messages", [[], [user(" ...")], [user("a"), ChatMessage(role="assistant", content="b")]]
 )
 def test_without_words_of_the_user_no_turn_ends(messages):

@@ -411,8 +411,8 @@ async def test_log_probabilities_that_are_none_give_no_probabilities(logprobs):
     assert choices.probabilities == [[]]
 
 
-def letters(engine):
-    return ChatService(engine, PromptBuilder(Letters(), 1_000))
+def letters(engine, **options):
+    return ChatService(engine, PromptBuilder(Letters(), 1_000), **options)
 
 
 def turn_end():
@@ -442,6 +442,36 @@ async def test_the_end_of_a_turn_can_be_aborted():
     await asyncio.sleep(0.05)
     await chat.abort("r")
     assert await running == [Completed(finish_reason="abort")]
+
+
+def reading(text="what time is it?"):
+    return msgspec.structs.replace(request(text=text), reads_turn=True)
+
+
+async def test_an_answer_begins_with_the_end_of_the_turn_if_it_is_in_its_prompt():
+    engine = Scores([math.log(0.2), math.log(0.5), -20.0, -math.inf])
+    ending, text, completed = await collect(letters(engine, scores_prompts=True).generate(reading()))
+    assert ending == TurnEnd(probability=pytest.approx(0.7))
+    assert (text, completed.completion_tokens) == (TextDelta(text="x"), 1)
+    (asked,) = engine.requests
+    assert "".join(map(chr, asked.prompt)) == "what time is it?|"
+    assert (asked.scored_at, "".join(map(chr, asked.scored))) == (15, "!.?|")
+
+
+@pytest.mark.parametrize("logprobs", [(), (-1.0,), (math.nan, -1.0, -1.0, -1.0)])
+async def test_an_answer_without_log_probabilities_of_its_prompt_is_an_answer(logprobs):
+    """As where the place is in the prefix cache."""
+    events = await collect(letters(Scores(logprobs), scores_prompts=True).generate(reading()))
+    assert [type(event) for event in events] == [TextDelta, Completed]
+
+
+@pytest.mark.parametrize(("able", "text"), [(False, "what time is it?"), (True, "...")])
+async def test_that_an_answer_will_not_say_the_end_of_the_turn_is_known_at_once(able, text):
+    engine = ScriptedEngine(None)
+    stream = letters(engine, scores_prompts=able).generate(reading(text))
+    assert await anext(stream) == TurnEnd(probability=None)
+    assert engine.requests == [], "before the engine is asked"
+    await stream.aclose()
 
 
 async def test_questions_of_several_requests_run_one_after_the_other():

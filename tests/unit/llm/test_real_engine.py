@@ -98,6 +98,15 @@ def test_questions_that_are_asked_together_have_the_answers_of_each_alone(found)
         assert one == pytest.approx(other[0], abs=0.05)
 
 
+def test_an_answer_says_of_the_turn_s_end_what_a_question_about_it_says(found):
+    turns = found[0]["turns"]
+    for asked, read, answer, plain, _ in turns:
+        assert read == pytest.approx(asked, abs=0.01)
+        assert answer == plain
+    assert [cached for *_, cached in turns] == [0, *[pytest.approx(turns[1][-1])] * 2]
+    assert turns[1][-1] > 0
+
+
 def test_questions_share_what_is_before_them(found):
     _, cached, prompt = found[0]["questions"][0]
     assert cached >= 0.5 * prompt

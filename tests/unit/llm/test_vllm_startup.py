@@ -59,6 +59,7 @@ def refusal():
 drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
 request = EngineRequest("r", [1], 5, structural_tag="{}", skip_special_tokens=False)
 guided = TextTranslation().sampling(request)
+scored = TextTranslation().sampling(EngineRequest("r", [1, 2, 3], 5, scored=(7, 8), scored_at=2))
 def built(args):
     args.model = sys.argv[4]
     args.hf_overrides = {"max_position_embeddings": 40960}  # as Qwen3-4B's
@@ -84,6 +85,8 @@ print(json.dumps({
     "built": {"gpu": built(gpu), "tiny": built(tiny), "open": built(small)},
     "guided": [guided.structured_outputs.structural_tag, guided.skip_special_tokens],
     "free": [drawn.structured_outputs, drawn.skip_special_tokens],
+    "scored": [scored.prompt_logprobs, scored.logprob_token_ids, scored.extra_args["parley_scored"],
+               scored.skip_reading_prefix_cache, drawn.prompt_logprobs, drawn.extra_args],
     "sampling": [drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed, drawn.output_kind.name],
 }))
 """
@@ -143,6 +146,7 @@ def test_sampling(read):
     assert read[0]["sampling"] == [0.5, 0.9, 5, 3, "DELTA"]
     assert read[0]["free"] == [None, True]
     assert read[0]["guided"] == ["{}", False]
+    assert read[0]["scored"] == [2, None, [2, [7, 8]], False, None, None]
 
 
 @pytest.fixture
@@ -170,6 +174,7 @@ def prepare(tmp_path, environment, **options):
 def test_settings_before_the_import(interpreter, tmp_path):
     environment = prepare(tmp_path, {})
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert environment["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert environment["OMP_NUM_THREADS"] == "1"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["VLLM_CACHE_ROOT"] == str(tmp_path)
@@ -190,6 +195,7 @@ def test_the_operators_settings_stay(interpreter, tmp_path):
     environment = prepare(tmp_path, dict(given), threads=2, engine_in_process=False)
     assert given.items() <= environment.items()
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in environment
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ FIELD = None
 Use = Call | None
 
 OTHERS: Mapping[str, str] = {
+    "CachedRequestState": "vllm.v1.worker.gpu_input_batch:CachedRequestState",
     "CompletionOutput": "vllm.outputs:CompletionOutput",
     "EmbedsPrompt": "vllm.inputs.llm:EmbedsPrompt",
     "FinishedRequestStats": "vllm.v1.metrics.stats:FinishedRequestStats",
@@ -82,10 +83,21 @@ USES: Mapping[str, Mapping[str, Use]] = {
         ),
         FIELD,
     ),
+    "CachedRequestState": dict.fromkeys(
+        (
+            *("prompt_token_ids", "num_computed_tokens", "sampling_params"),
+            "in_progress_prompt_logprobs_cpu",
+        ),
+        FIELD,
+    ),
     "CompletionOutput": {"text": FIELD, "token_ids": FIELD, "finish_reason": FIELD, "logprobs": FIELD},
     "EmbedsPrompt": {"prompt_embeds": FIELD, "prompt_token_ids": FIELD, "prompt_is_token_ids": FIELD},
     "EngineArgs": _engine_arguments(),
     "FinishedRequestStats": {"queued_time": FIELD},
+    "GPUModelRunner": {
+        "_get_prompt_logprobs_dict": Call(2),
+        **dict.fromkeys(("num_prompt_logprobs", "requests", "query_start_loc", "input_batch"), FIELD),
+    },
     "GPT2Model": {"__init__": Call(0, "vllm_config", "prefix"), "load_weights": Call(1), "wte": FIELD},
     "IterationStats": {"num_preempted_reqs": FIELD, "finished_requests": FIELD},
     "LLMEngine": {
@@ -97,6 +109,7 @@ USES: Mapping[str, Mapping[str, Use]] = {
         "engine_core": FIELD,
         "model_config": FIELD,
     },
+    "LogprobsTensors": dict.fromkeys(("logprob_token_ids", "logprobs", "selected_token_ranks"), FIELD),
     "LlamaMLP": {"__init__": Call(3, "prefix")},
     "LogitsContext": {"idx_mapping_np": FIELD, "seq_lens_upper_bound_np": FIELD},
     "LogitsLayer": {"__init__": Call(1), "forward": Call(3)},
@@ -115,7 +128,13 @@ USES: Mapping[str, Mapping[str, Use]] = {
     },
     "QKVParallelLinear": {"__init__": Call(4, "bias", "prefix")},
     "RMSNorm": {"__init__": Call(1, "eps")},
-    "RequestOutput": {"outputs": FIELD, "request_id": FIELD, "metrics": FIELD, "num_cached_tokens": FIELD},
+    "RequestOutput": {
+        "outputs": FIELD,
+        "request_id": FIELD,
+        "metrics": FIELD,
+        "num_cached_tokens": FIELD,
+        "prompt_logprobs": FIELD,
+    },
     "RequestOutputKind": {"DELTA": FIELD},
     "RequestStateStats": dict.fromkeys(
         ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts", "num_preemptions"), FIELD
@@ -125,7 +144,8 @@ USES: Mapping[str, Mapping[str, Use]] = {
         (
             *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"),
             *("output_kind", "skip_special_tokens", "structured_outputs", "stop_token_ids"),
-            *("detokenize", "extra_args", "logprob_token_ids"),
+            *("detokenize", "extra_args", "logprob_token_ids", "prompt_logprobs"),
+            "skip_reading_prefix_cache",
         ),
         FIELD,
     ),

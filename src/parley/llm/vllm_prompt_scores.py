@@ -1,0 +1,39 @@
+"""Log probabilities of tokens in the place of one token of a prompt, on a CPU. Imports vLLM.
+
+vLLM has them for all tokens of a prompt: with 32 new ones the first token of an answer takes a third longer,
+and what it has of tokens in the prefix cache is unset memory, which it cannot always write as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parley.llm.vllm_api import GPUModelRunner, LogprobsTensors
+from parley.llm.vllm_types import SCORED
+
+
+def register_prompt_scores() -> None:
+    """Let vLLM score only what :data:`parley.llm.vllm_types.SCORED` names, also in its runner for a CPU."""
+    GPUModelRunner._get_prompt_logprobs_dict = _score  # noqa: SLF001 - vLLM has no public name for it
+
+
+def _score(runner: Any, hidden_states: Any, scheduled: Mapping[str, int]) -> dict[str, Any]:
+    """What a step has found, by the requests whose prompts it completes."""
+    found = {}
+    for request_id in [one for one in runner.num_prompt_logprobs if one in scheduled]:
+        request, count = runner.requests[request_id], scheduled[request_id]
+        place, tokens = request.sampling_params.extra_args[SCORED]
+        row = place - 1 - request.num_computed_tokens
+        if 0 <= row < count:
+            row += int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[request_id]])
+            logits = runner.model.compute_logits(hidden_states[row : row + 1])
+            scores = logits.float().log_softmax(dim=-1)[:, tokens]
+            ids, ranks = scores.new_tensor([tokens]).int(), scores.new_zeros(1).int()
+            request.in_progress_prompt_logprobs_cpu = LogprobsTensors(ids, scores, ranks)
+        if request.num_computed_tokens + count >= len(request.prompt_token_ids):
+            del runner.num_prompt_logprobs[request_id]
+            if request.in_progress_prompt_logprobs_cpu is not None:
+                found[request_id] = request.in_progress_prompt_logprobs_cpu
+                request.in_progress_prompt_logprobs_cpu = None
+    return found
