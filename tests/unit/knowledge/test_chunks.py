@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,29 @@ def test_html_has_the_path_of_headings_and_no_scripts_or_navigation():
 @pytest.mark.parametrize("piece", ["<a ", "<div>", "<!--", "<a b='", "</", "<h1>", "&", "<![", "<table><tr>"])
 def test_html_that_is_no_page_is_read_in_linear_time(piece):
     split_document("a.html", b"text " + piece.encode() * (20_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *("<p hidden>no</p>", "<p aria-hidden=TRUE>no</p>", '<h1 style="color: red;DISPLAY : none">no</h1>'),
+        *("<b style='visibility:hidden !important'>no<br></b>", "<template>no</template>"),
+        "<div hidden><h2>no</h2><img>no</div>",
+    ],
+)
+def test_hidden_html_is_not_read(hidden):
+    found = pairs("a.html", f"<h1>One</h1>yes<i hidden></i>, {hidden}<p style='display:block'>and yes")
+    assert [(heading, "".join(text.split())) for heading, text in found] == [("One", "yes,andyes")]
+
+
+def test_html_of_tags_takes_a_few_times_its_size_in_memory():
+    raw = b"<p>" * 400_000
+    tracemalloc.start()
+    try:
+        split_document("a.html", raw + b"end")
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(raw)
+    finally:
+        tracemalloc.stop()
 
 
 def test_html_tag_with_many_attributes_is_read_in_linear_time():
