@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import StringIO
 from itertools import chain, islice
-from time import thread_time
 from types import SimpleNamespace
 
-from parley.knowledge.documents import MAX_FILE_BYTES, KnowledgeError
+from parley.knowledge.documents import KnowledgeError
+from parley.knowledge.pdf import read_pdf
 
 CHUNKING = 4
 """Version of the cut: an index of another version is made anew."""
@@ -18,9 +18,6 @@ LONGEST = 700
 """Characters of a chunk, and of its heading."""
 MAX_CHUNKS = 20_000
 """Of an agent."""
-_MOST_PAGES = 2_000
-_MOST_PDF_S = 60.0
-"""Processor time to read a PDF, during which calls in this process go slower."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -54,10 +51,12 @@ def split_document(name: str, raw: bytes) -> list[Chunk]:
 
     Raises:
         KnowledgeError: it is neither PDF nor UTF-8, has no text, or takes too long or has too many chunks.
+        ModelLoadingError: the process that reads PDF has failed.
     """
     suffix = name.rpartition(".")[2].lower()
     if suffix == "pdf":
-        sections = _pages(name, raw)
+        pages = enumerate(read_pdf(name, raw), 1)
+        sections = iter([(f"page {number}", text) for number, text in pages])
     else:
         text = _decode(name, raw)
         read = _READERS.get(suffix)
@@ -179,39 +178,6 @@ def _hides(attributes: Mapping[str, str]) -> bool:
 
 
 _READERS = {"md": _read_markdown, "markdown": _read_markdown, "html": _read_html, "htm": _read_html}
-
-
-def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
-    try:
-        yield from _read_pages(name, raw)
-    except KnowledgeError:
-        raise
-    except Exception as error:  # the library raises many kinds for a file that is broken
-        raise KnowledgeError(f"{name} cannot be read as PDF: {type(error).__name__}: {error}") from error
-
-
-def _read_pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
-    from pypdf import PdfReader  # noqa: PLC0415 - few agents have PDF
-
-    began = thread_time()
-
-    def check_time(*_: object) -> None:
-        if thread_time() - began > _MOST_PDF_S:
-            raise KnowledgeError(f"{name} takes more than {_MOST_PDF_S:g} s of processor time")
-
-    reader = PdfReader(BytesIO(raw))
-    if reader.is_encrypted:
-        raise KnowledgeError(f"{name} is encrypted")
-    if len(reader.pages) > _MOST_PAGES:
-        raise KnowledgeError(f"{name} has more than {_MOST_PAGES} pages")
-    left = MAX_FILE_BYTES
-    for number, page in enumerate(reader.pages, 1):
-        text = page.extract_text(visitor_operand_before=check_time).replace("\0", "")
-        check_time()  # the library goes on after an error within a form
-        left -= len(text)
-        if left < 0:
-            raise KnowledgeError(f"{name} has more than {MAX_FILE_BYTES >> 20} Mi characters")
-        yield f"page {number}", text
 
 
 def _cut(text: str) -> Iterator[str]:
