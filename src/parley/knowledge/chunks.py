@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import StringIO
 from itertools import chain, islice
-from time import thread_time
 from types import SimpleNamespace
 
-from parley.knowledge.documents import MAX_FILE_BYTES, KnowledgeError
+from parley.knowledge.documents import KnowledgeError
+from parley.knowledge.pdf import read_pdf
 
-CHUNKING = 3
+CHUNKING = 4
 """Version of the cut: an index of another version is made anew."""
 LONGEST = 700
 """Characters of a chunk, and of its heading."""
 MAX_CHUNKS = 20_000
 """Of an agent."""
-_MOST_PAGES = 2_000
-_MOST_PDF_S = 60.0
-"""Processor time to read a PDF, during which calls in this process go slower."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _BLANKS = re.compile(r"\s+")
 _SPACES = re.compile(" +")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_FED = 1 << 16
+"""Characters of HTML that are read at once."""
+_HIDING_STYLE = re.compile(r"\b(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _HIDDEN = frozenset("head script style nav template noscript svg iframe object button select".split())
 _LINES = frozenset("br dd dt li td th tr".split())
 _INLINE = frozenset(
@@ -51,10 +51,12 @@ def split_document(name: str, raw: bytes) -> list[Chunk]:
 
     Raises:
         KnowledgeError: it is neither PDF nor UTF-8, has no text, or takes too long or has too many chunks.
+        ModelLoadingError: the process that reads PDF has failed.
     """
     suffix = name.rpartition(".")[2].lower()
     if suffix == "pdf":
-        sections = _pages(name, raw)
+        pages = enumerate(read_pdf(name, raw), 1)
+        sections = iter([(f"page {number}", text) for number, text in pages])
     else:
         text = _decode(name, raw)
         read = _READERS.get(suffix)
@@ -130,68 +132,52 @@ def _read_html(text: str) -> Iterator[tuple[int, str]]:
     from lxml import etree  # noqa: PLC0415 - few agents have HTML
 
     # Python's own parser needs hours for some pages of a MiB, lxml's tree minutes; it has 2,048 levels.
-    events: list[tuple[int, str]] = []  # 1: a tag begins, -1: it ends, 0: text
+    events: list[tuple[int, str, bool]] = []  # 1: a tag begins, -1: it ends, 0: text; whether it is hidden
     target = SimpleNamespace(
-        start=lambda tag, _: events.append((1, tag)),
-        end=lambda tag: events.append((-1, tag)),
-        data=lambda text: events.append((0, text)),
-        close=lambda: events.append((1, "h1")),  # takes the last text
+        start=lambda tag, attributes: events.append((1, tag, tag in _HIDDEN or _hides(attributes))),
+        end=lambda tag: events.append((-1, tag, False)),
+        data=lambda text: events.append((0, text, False)),
+        close=lambda: events.append((1, "h1", False)),  # takes the last text
     )
     parser = etree.HTMLParser(target=target, encoding="utf-8", huge_tree=True)
-    etree.fromstring(f"<html>{text}".encode(), parser)
-    pieces: list[str] = []
+    parser.feed(b"<html>")
+
+    def feed() -> Iterator[tuple[int, str, bool]]:
+        for at in range(0, len(text), _FED):
+            parser.feed(text[at : at + _FED].encode())
+            yield from events
+            events.clear()
+        parser.close()
+        yield from events
+
+    read = StringIO()
     hidden = 0
-    for event, found in events:
-        hidden += event if hidden else 0
+    for event, found, hides in feed():
         if hidden:
+            hidden += event
             continue
+        hidden = int(hides)
         if not event:
-            pieces.append(_BLANKS.sub(" ", found))
+            read.write(_BLANKS.sub(" ", found))
         elif found in _HEADINGS:
-            read = _SPACES.sub(" ", "".join(pieces))
-            yield (0, read) if event > 0 else (_HEADINGS[found], " ".join(read.split()))
-            pieces.clear()
+            part = _SPACES.sub(" ", read.getvalue())
+            yield (0, part) if event > 0 else (_HEADINGS[found], " ".join(part.split()))
+            read = StringIO()
         elif found in _LINES:
-            pieces.append("\n" if event > 0 else "")
+            read.write("\n" if event > 0 else "")
         elif found not in _INLINE:
-            pieces.append("\n\n")
-        hidden = int(event > 0 and found in _HIDDEN)
+            read.write("\n\n")
+
+
+def _hides(attributes: Mapping[str, str]) -> bool:
+    return bool(attributes) and (
+        "hidden" in attributes
+        or attributes.get("aria-hidden", "").lower() == "true"
+        or _HIDING_STYLE.search(attributes.get("style", "")) is not None
+    )
 
 
 _READERS = {"md": _read_markdown, "markdown": _read_markdown, "html": _read_html, "htm": _read_html}
-
-
-def _pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
-    try:
-        yield from _read_pages(name, raw)
-    except KnowledgeError:
-        raise
-    except Exception as error:  # the library raises many kinds for a file that is broken
-        raise KnowledgeError(f"{name} cannot be read as PDF: {type(error).__name__}: {error}") from error
-
-
-def _read_pages(name: str, raw: bytes) -> Iterator[tuple[str, str]]:
-    from pypdf import PdfReader  # noqa: PLC0415 - few agents have PDF
-
-    began = thread_time()
-
-    def check_time(*_: object) -> None:
-        if thread_time() - began > _MOST_PDF_S:
-            raise KnowledgeError(f"{name} takes more than {_MOST_PDF_S:g} s of processor time")
-
-    reader = PdfReader(io.BytesIO(raw))
-    if reader.is_encrypted:
-        raise KnowledgeError(f"{name} is encrypted")
-    if len(reader.pages) > _MOST_PAGES:
-        raise KnowledgeError(f"{name} has more than {_MOST_PAGES} pages")
-    left = MAX_FILE_BYTES
-    for number, page in enumerate(reader.pages, 1):
-        text = page.extract_text(visitor_operand_before=check_time).replace("\0", "")
-        check_time()  # the library goes on after an error within a form
-        left -= len(text)
-        if left < 0:
-            raise KnowledgeError(f"{name} has more than {MAX_FILE_BYTES >> 20} Mi characters")
-        yield f"page {number}", text
 
 
 def _cut(text: str) -> Iterator[str]:

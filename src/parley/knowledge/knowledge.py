@@ -45,6 +45,8 @@ _FOUND = 5
 ResultT = TypeVar("ResultT")
 _builders = DaemonExecutor(2, thread_name_prefix="knowledge")
 """For all agents: searches have other threads. A file that hangs does not hold up the end of the process."""
+_refused: dict[tuple[Path, str], tuple[object, str]] = {}
+"""The stamp and the error of files that were refused, by path and name: unchanged they are not read again."""
 _log = logging.getLogger(__name__)
 
 
@@ -261,7 +263,16 @@ def check_documents(folder: Path, patterns: Sequence[str]) -> None:
 def read_documents(
     documents: Sequence[Document], missing: Callable[[Sequence[str]], set[str]]
 ) -> tuple[Mapping[str, str], Mapping[str, list[Chunk]]]:
-    """The hash of the content of each file by name, and the chunks of those contents that are missing."""
+    """The hash of the content of each file by name, and the chunks of those contents that are missing.
+
+    Raises:
+        KnowledgeError: a file cannot be used, or could not and is unchanged.
+        ModelLoadingError: the process that reads PDF has failed.
+    """
+    for document in documents:
+        stamp, problem = _refused.get((document.path, document.name), (None, ""))
+        if stamp == document.stamp:
+            raise KnowledgeError(problem)
     files: dict[str, str] = {}
     chunks: dict[str, list[Chunk]] = {}
     for document in documents:
@@ -271,7 +282,11 @@ def read_documents(
             raise KnowledgeError(f"two files of different folders are called {document.name}")
         files[document.name] = content
         if content not in chunks and missing([content]):
-            chunks[content] = split_document(document.name, raw)
+            try:
+                chunks[content] = split_document(document.name, raw)
+            except KnowledgeError as error:
+                _refused[document.path, document.name] = document.stamp, str(error)
+                raise
             check_count(document.name, sum(map(len, chunks.values())))
     return files, chunks
 

@@ -57,6 +57,7 @@ MAIL = {
     "john dash smith at mail dot example dot net": "john-smith@mail.example.net",
     "anna plus news at example dot io": "anna+news@example.io",
     "anna two thousand five at gmail dot com": "anna2005@gmail.com",
+    "it's a b g mail dot com": "it's a b gmail.com",
     "anna two thousand and twelve at gmail dot com": "anna2012@gmail.com",
     "it's mary ann ninety nine at gmail dot com": "it's maryann99@gmail.com",
     "it's john j o h n at gmail dot com": "it's john@gmail.com",
@@ -227,7 +228,8 @@ def test_two_hundred_words_are_the_most():
 
 
 @pytest.mark.parametrize(
-    "said", ["five thousand", "a", "five", "double l", "a dot", "a at b dot com", "five thousand and"]
+    "said",
+    "five thousand|five|five thousand and|a|p.m|double l|a dot|the dot|a dash|a at b dot com".split("|"),
 )
 @pytest.mark.parametrize("words", [200, 3000])
 def test_written_form_of_repeated_words_takes_bounded_work(said, words):
@@ -242,4 +244,4 @@ def test_written_form_of_repeated_words_takes_bounded_work(said, words):
         write(text)
     finally:
         sys.setprofile(None)
-    assert calls < 400_000
+    assert calls < (400_000 if "five" in said else 50_000)

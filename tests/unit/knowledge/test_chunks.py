@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from knowledge_fakes import make_pdf
 
+from parley.errors import ModelLoadingError
 from parley.knowledge import chunks as chunks_module
+from parley.knowledge import pdf as pdf_module
 from parley.knowledge.chunks import LONGEST, split_document
 from parley.knowledge.documents import KnowledgeError
+from parley.knowledge.pdf import pages_of
 
 MARKDOWN = """Before all.
 
@@ -78,6 +83,29 @@ def test_html_that_is_no_page_is_read_in_linear_time(piece):
     split_document("a.html", b"text " + piece.encode() * (20_000 // len(piece)))
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *("<p hidden>no</p>", "<p aria-hidden=TRUE>no</p>", '<h1 style="color: red;DISPLAY : none">no</h1>'),
+        *("<b style='visibility:hidden !important'>no<br></b>", "<template>no</template>"),
+        "<div hidden><h2>no</h2><img>no</div>",
+    ],
+)
+def test_hidden_html_is_not_read(hidden):
+    found = pairs("a.html", f"<h1>One</h1>yes<i hidden></i>, {hidden}<p style='display:block'>and yes")
+    assert [(heading, "".join(text.split())) for heading, text in found] == [("One", "yes,andyes")]
+
+
+def test_html_of_tags_takes_a_few_times_its_size_in_memory():
+    raw = b"<p>" * 400_000
+    tracemalloc.start()
+    try:
+        split_document("a.html", raw + b"end")
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(raw)
+    finally:
+        tracemalloc.stop()
+
+
 def test_html_tag_with_many_attributes_is_read_in_linear_time():
     attributes = " ".join(f"a{number}=1" for number in range(100_000))  # minutes in quadratic time
     assert pairs("a.html", f"<p {attributes}>text") == [("", "text")]
@@ -123,17 +151,36 @@ def test_file_that_is_not_what_its_name_says_is_refused(name, raw, words):
 
 
 def test_pdf_with_too_many_pages_is_refused(monkeypatch):
-    monkeypatch.setattr(chunks_module, "_MOST_PAGES", 1)
+    monkeypatch.setattr(pdf_module, "_MOST_PAGES", 1)
     with pytest.raises(KnowledgeError, match="more than 1 pages"):
-        split_document("a.pdf", make_pdf("one", "two"))
+        pages_of(make_pdf("one", "two"))
 
 
-@pytest.mark.parametrize("looks", [1, 6])
-def test_pdf_that_takes_too_long_is_refused_at_an_operator_or_after_a_page(monkeypatch, looks):
-    clock = iter([0.0] * looks + [60.1])
-    monkeypatch.setattr(chunks_module, "thread_time", lambda: next(clock))
-    with pytest.raises(KnowledgeError, match=r"a\.pdf takes more than 60 s of processor time"):
-        split_document("a.pdf", make_pdf("five operators"))
+@pytest.mark.parametrize(
+    ("limit", "value", "text", "words"),
+    [
+        ("_MOST_S", 1, ") Tj" + " q Q" * 500_000 + " (", "takes more than 1 s of processor time"),
+        ("_MOST_BYTES", 256 << 20, "a" * (16 << 20), "takes more than 256 MiB of memory"),
+    ],
+)
+def test_pdf_that_takes_too_much_is_refused(monkeypatch, limit, value, text, words):
+    monkeypatch.setattr(pdf_module, limit, value)
+    with pytest.raises(KnowledgeError, match=rf"^a\.pdf {words}$"):
+        split_document("a.pdf", make_pdf(text))
+
+
+@pytest.mark.parametrize("python", ["/nowhere", "/bin/false"])
+def test_process_that_fails_refuses_no_pdf(monkeypatch, python):
+    monkeypatch.setattr(pdf_module, "find_python", lambda _: python)
+    with pytest.raises(ModelLoadingError, match=r"^a\.pdf: the process that reads PDF") as error:
+        split_document("a.pdf", make_pdf("one"))
+    assert not isinstance(error.value, KnowledgeError)
+
+
+def test_faults_of_a_pdf_are_not_logged(capfd):
+    with pytest.raises(KnowledgeError):
+        split_document("a.pdf", make_pdf(") Tj" + " <<" * 1_000 + " ("))
+    assert capfd.readouterr().err == ""
 
 
 def test_too_many_passages_are_refused_before_they_are_made(monkeypatch):

@@ -12,7 +12,7 @@ from parley.embeddings.messages import EmbeddingSpace
 from parley.errors import InferenceError, ModelUnavailableError
 from parley.knowledge import chunks as chunks_module
 from parley.knowledge import knowledge as knowledge_module
-from parley.knowledge.documents import KnowledgeError
+from parley.knowledge.documents import KnowledgeError, read_document
 from parley.knowledge.knowledge import Knowledge, check_documents
 
 
@@ -169,6 +169,23 @@ async def test_wrong_file_is_an_error_of_the_agent(place):
             pass
     with pytest.raises(KnowledgeError, match=r"notes\.md has no text"):
         check_documents(place, ["*.md"])
+
+
+def test_refused_file_and_those_beside_it_are_read_again_only_after_a_change(place, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        knowledge_module,
+        "read_document",
+        lambda document: read.append(document.name) or read_document(document),
+    )
+    (place / "cars.md").write_text("  ")
+    for _ in range(3):
+        with pytest.raises(KnowledgeError, match=r"^cars\.md has no text$"):
+            check_documents(place, ["*.md"])
+    assert read == ["boats.md", "cars.md"]
+    (place / "cars.md").write_text("An automobile.")
+    check_documents(place, ["*.md"])
+    assert read[2:] == ["boats.md", "cars.md"]
 
 
 async def test_files_of_one_name_are_refused(place):

@@ -112,7 +112,10 @@ def fold(word: str) -> str:
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The lines of a source, and parts of those that are long: each is read in about two milliseconds."""
+    """The lines of a source, and parts of those that are long.
+
+    Each is read in about two milliseconds; one of numbers alone, such as "5-6 5-6", takes some twenty.
+    """
     for line in text.splitlines():
         begin = 0
         while len(line) - begin > _MOST_AT_ONCE:

@@ -95,10 +95,13 @@ def write_addresses(text: str) -> str:
     found: list[Replacement] = []
     at = 0
     while at < len(tokens):
-        one = _mail_around(tokens, at, found[-1].end if found else 0) or _web_at(tokens, at)
+        alone = _stands_alone(tokens, at)
+        host = _Piece("", at) if alone else _host_at(tokens, at, DOMAINS, with_figures=False)
+        one = _mail_around(tokens, at, found[-1].end if found else 0) or _web_at(tokens, at, host)
         if one:
             found.append(one)
-        at = one.end if one else at + 1
+        # Within what is no host none begins; but its last letter may begin "g mail".
+        at = one.end if one else max(at + 1, 0 if host.text else host.end - 1)
     return replace(text, tokens, found) if found else text
 
 
@@ -110,7 +113,7 @@ def _mail_around(tokens: Sequence[Token], at: int, free: int) -> Replacement | N
     if begin < len(tokens) and tokens[begin].word == "sign":
         begin += 1
     host = _host_at(tokens, begin, DOMAINS | WORD_DOMAINS, with_figures=True)
-    if host is None:
+    if not host.text:
         return None
     sure = tokens[at].word == "@" or begin > at + 1 or host.text.split(".")[0] in MAIL_HOSTS
     if host.text.rpartition(".")[2] in WORD_DOMAINS and host.end < len(tokens) and tokens[host.end].close:
@@ -202,47 +205,53 @@ def _units_at(
     return _Piece(text, at) if text else None
 
 
-def _web_at(tokens: Sequence[Token], first: int) -> Replacement | None:
-    """The web address that begins at a token."""
-    host = _host_at(tokens, first, DOMAINS, with_figures=False)
-    if host is None or _stands_alone(tokens, first):
+def _web_at(tokens: Sequence[Token], first: int, host: _Piece) -> Replacement | None:
+    """The web address that begins at a token, with this host."""
+    if not host.text:
         return None
     text, at = host.text, host.end
     while at + 1 < len(tokens) and tokens[at].word == "slash" and tokens[at].close:
         part = _label_at(tokens, at + 1, with_figures=True)
-        if part is None:
+        if not part.text:
             break
         text, at = f"{text}/{part.text}", part.end
     return Replacement(first, at, text) if at > first + 1 else None
 
 
-def _host_at(
-    tokens: Sequence[Token], first: int, domains: frozenset[str], *, with_figures: bool
-) -> _Piece | None:
-    """The longest host from a token on: labels with dots between them, and a known top domain."""
+def _host_at(tokens: Sequence[Token], first: int, domains: frozenset[str], *, with_figures: bool) -> _Piece:
+    """The longest host from a token on: labels with dots between them, and a known top domain.
+
+    Without text there is none in the tokens that were looked at, up to its end.
+    """
     text, at, longest = "", first, None
-    while label := _label_at(tokens, at, with_figures=with_figures):
+    while True:
+        label = _label_at(tokens, at, with_figures=with_figures)
         text, at = text + label.text, label.end
+        if not label.text:
+            break
         if "." in text and text.rpartition(".")[2] in domains:
             longest = _Piece(text, at)
         if at >= len(tokens) - 1 or tokens[at].word not in ("dot", "period") or not tokens[at].close:
             break
         text, at = text + ".", at + 1
-    return longest
+    return longest or _Piece("", at)
 
 
-def _label_at(tokens: Sequence[Token], first: int, *, with_figures: bool) -> _Piece | None:
-    """A word, or letters and figures, with dashes between them: what stands between two dots."""
+def _label_at(tokens: Sequence[Token], first: int, *, with_figures: bool) -> _Piece:
+    """A word, or letters and figures, with dashes between them: what stands between two dots.
+
+    Without text there is none in the tokens that were looked at, up to its end.
+    """
     text, at = "", first
     while at < len(tokens):
         part = _atom_at(tokens, at, with_figures=with_figures)
         if part is None:
-            return None
+            break
         text, at = text + part.text, part.end
         if at >= len(tokens) - 1 or tokens[at].word not in DASHES:
             return _Piece(text, at)
         text, at = text + "-", at + 1
-    return None
+    return _Piece("", at)
 
 
 def _atom_at(tokens: Sequence[Token], at: int, *, with_figures: bool) -> _Piece | None:
