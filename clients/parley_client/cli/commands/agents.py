@@ -100,7 +100,7 @@ async def _check(args: argparse.Namespace, console: Console) -> int:
     if is_file and not found:
         raise UsageError(f"{args.path} is no file of an agent: these are called NAME.toml, or NAME.py")
     if not found:
-        raise UsageError(f"{folder} has no file NAME.toml")
+        raise UsageError(f"{folder} has no file NAME.toml; one in Python is named itself: NAME.py")
     wrong = [error for error in found.values() if isinstance(error, AgentFileError)]
     for one in wrong:
         print(one, file=sys.stderr)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher
 from importlib.metadata import version
 from pathlib import Path
@@ -73,12 +75,24 @@ def _without_words(record: logging.LogRecord) -> bool:
 
 
 def _compiled(language: str, cache: Path) -> Path:
-    """A folder with the compiled grammar, which is renamed into place when complete."""
+    """A folder with the compiled grammar, which is renamed into place when complete.
+
+    One process compiles it; those of the other voices wait.
+    """
     folder = cache / f"{_PACKAGE}-{version(_PACKAGE)}" / language
     if folder.is_dir():
         return folder
-    _log.info("compiling the grammar for %r into %s", language, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{language}.lock").open("w") as lock:
+        with suppress(OSError):  # some network file systems have no locks: each process compiles it then
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _log.info("compiling the grammar for %r into %s", language, folder)
+            _compile(language, folder)
+    return folder
+
+
+def _compile(language: str, folder: Path) -> None:
     work = Path(tempfile.mkdtemp(prefix=f".{language}-", dir=folder.parent))
     try:
         _open(language, work)
@@ -88,4 +102,3 @@ def _compiled(language: str, cache: Path) -> Path:
             raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return folder

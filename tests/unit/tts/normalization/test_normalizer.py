@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.tts.normalization import nemo
 from parley.tts.normalization.normalizer import TextNormalizer, align
 
 
@@ -128,3 +131,17 @@ def test_a_grammar_that_fails_leaves_the_text_as_it_is(caplog):
         assert normalizer(grammar=grammar).normalize("#1 is it", "en").text == "#1 is it"
     assert "RuntimeError" in caplog.text
     assert "no path" not in caplog.text, "errors of grammars repeat the text"
+
+
+def test_a_grammar_is_compiled_once_by_several_processes(tmp_path, monkeypatch):
+    opened = []
+
+    def compile_slowly(language, folder):
+        opened.append((language, folder.name.startswith(".")))
+        time.sleep(0.2)
+
+    monkeypatch.setattr(nemo, "_open", compile_slowly)
+    with ThreadPoolExecutor(3) as pool:  # a lock of a file is of who has opened it
+        list(pool.map(lambda _: nemo.load_grammars(["en"], tmp_path), range(3)))
+    assert opened.count(("en", True)) == 1, "compiled"
+    assert opened.count(("en", False)) == 3, "read"
