@@ -273,12 +273,18 @@ async def test_call_of_an_agent_that_hides_something_is_not_recorded(tmp_path, r
     assert not recorded.exists()
 
 
-@pytest.mark.parametrize(("session", "is_test"), [("canary-1", False), ("call-1", True)])
-async def test_health_checks_and_tests_are_not_recorded(session, is_test, recorded):
-    call = RecordedCall(session_id=session)
-    await call.start(Start(test=is_test))
+async def test_health_checks_are_not_recorded(recorded):
+    call = RecordedCall(session_id="canary-1")
+    await call.start(Start())
     await call.end()
     assert not recorded.exists()
+
+
+async def test_tests_are_recorded_so_that_calls_of_the_simulator_can_be_replayed():
+    call = RecordedCall()
+    await call.start(Start(test=True))
+    await call.end()
+    assert not replay(call.file).differs
 
 
 async def test_recording_ends_at_its_limit(monkeypatch):
