@@ -10,16 +10,14 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from speech_sink import Sink
+from speech_sink import Sink, open_front_end
 
 from parley.launcher.options import ROOT
 from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
-from parley.tts.english.pronouncer import EnglishFrontEnd, load_pronouncer
 from parley.tts.hibari.network import load_network
 from parley.tts.hibari.waveform import SAMPLE_RATE
 from parley.tts.messages import SpeakRequest
-from parley.tts.normalization.normalizer import TextNormalizer
 from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
 MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or ROOT / "models")
@@ -30,10 +28,8 @@ TEXT = "Papa, papa, papa, papa. Is there anything else?"
 
 @pytest.fixture(scope="module")
 def synthesizer():
-    pronouncer = load_pronouncer(MODELS / "misaki-en", MODELS / "g2p-en")
-    front_end = EnglishFrontEnd(TextNormalizer({}, tags=False), pronouncer)
     synthesizer = ClauseSynthesizer(
-        load_network(MODELS / "hibari-heart", front_end, threads=1), name="hibari"
+        load_network(MODELS / "hibari-heart", open_front_end(MODELS), threads=1), name="hibari"
     )
     yield synthesizer
     synthesizer.close()
@@ -54,9 +50,7 @@ def test_words_are_heard_where_their_marks_are(synthesizer):
     assert 2.0 < len(samples) / SAMPLE_RATE < 5.0
     assert loudness_lufs(samples.astype(np.float32) / 32768, SAMPLE_RATE) == pytest.approx(-19, abs=3)
     size = SAMPLE_RATE // 200
-    blocks = samples[: len(samples) // size * size].reshape(-1, size)
-    power = np.square(blocks.astype(float)).mean(axis=1)
-    quiet = power < power.max() * 1e-3
+    quiet = sink.quiet(size, 1e-3)
     for word in sink.words[1:4]:
         at = word.at_sample // size
         assert quiet[at - 14 : at + 4].any()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from speech_sink import Sink
+from speech_sink import Sink, open_front_end
 
 from parley.canaries.asking import ask_canaries
 from parley.errors import UnsupportedVoiceError
@@ -19,11 +19,9 @@ from parley.launcher.server import EmbeddedServer
 from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley.tts.clauses.network import trim
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
-from parley.tts.english.pronouncer import EnglishFrontEnd, load_pronouncer
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import KNOWN_VOICES
 from parley.tts.messages import SpeakRequest
-from parley.tts.normalization.normalizer import TextNormalizer
 from parley_stages import Synthesis, open_server
 from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
@@ -35,10 +33,8 @@ TEXT = "Your appointment is confirmed, and I have sent you a reminder."
 
 @pytest.fixture(scope="module")
 def kokoro():
-    pronouncer = load_pronouncer(MODELS / "misaki-en", MODELS / "g2p-en")
-    front_end = EnglishFrontEnd(TextNormalizer({}, tags=False), pronouncer)
     synthesizer = ClauseSynthesizer(
-        load_network(MODELS / "kokoro-82m", {"en": front_end}, threads=1), name="kokoro"
+        load_network(MODELS / "kokoro-82m", {"en": open_front_end(MODELS)}, threads=1), name="kokoro"
     )
     yield synthesizer
     synthesizer.close()
