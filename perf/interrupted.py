@@ -181,6 +181,7 @@ async def run(weights: Path | None, *, show: bool) -> bool:
             for one, total in (("again", "words"), ("given", "facts"), ("right", "judged"))
         )
         print(f"{name:10} | {again:16} | {given:30} | {right}")
+    print(f"goal       | {f'all: ≤ {_MOST_AGAIN:.0%}':16} | {f'wanted: ≥ {_LEAST_GIVEN:.0%}':30} |")
     everything, wanted = found["all"], found["wanted"]
     said_again = everything["again"] <= _MOST_AGAIN * everything["words"]
     return said_again and wanted["given"] >= _LEAST_GIVEN * wanted["facts"]

@@ -63,6 +63,14 @@ _LONGEST_S = 2.5
 """Of a recording of people: an interruption is decided by its beginning."""
 _AGENT = "To make tea, boil fresh water, pour it over the leaves, and wait for some minutes."
 _ROOM = ("door", "keyboard", "click", "ring")
+_GOALS = {
+    "backchannels": "≤ 3 %",
+    "interruptions": "≥ 97 %",
+    "interruptions by people": "≥ 97 %",
+    "vocal tics": "≤ 10 %",
+    "sounds of the room": "≤ 2 %",
+}
+"""Of those that stop the agent."""
 BACKCHANNELS = """
     Mhm.|Uh-huh.|Okay.|Yeah.|Yes.|Right.|I see.|Got it.|Sure.|Oh.|Wow.|Really?|Makes sense.|Go on.|Oh, okay.
     Yeah, yeah.|Ah, I see.|Oh, really?|That's good.|Interesting.|Okay, great.|Alright.|Exactly.|Hm.
@@ -258,13 +266,20 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
         stopped = found.stopped.share or 0.0
         after = text_of(p50_p95(found.after_ms) or ())
         rows.append(
-            [kind, str(found.stopped.of), f"{stopped:.1%}", f"{found.answered.share or 0.0:.1%}", after]
+            [
+                kind,
+                str(found.stopped.of),
+                f"{stopped:.1%}",
+                _GOALS[kind],
+                f"{found.answered.share or 0.0:.1%}",
+                after,
+            ]
         )
         if args.show:
             wrong = found.stopped.cases if not kind.startswith("interruptions") else []
             for case in wrong:
                 console.print(f"{kind}: {case}", markup=False, highlight=False)
-    head = ["", "heard", "stopped the agent", "had words", "until then, ms"]
+    head = ["", "heard", "stopped the agent", "goal", "had words", "until then, ms"]
     Table("Sounds over the agent's speech", head, rows).print(console)
     _measure_ends(vad, args.people, console)
     return 0

@@ -42,11 +42,11 @@ def _step(step: str, scores: Scores) -> list[float]:
 
 
 ROWS = (
-    Row(_PAUSED, lambda s: s.paused_cut_off, "≤ 5 %", (0.05,)),
+    Row(_PAUSED, lambda s: s.paused_cut_off, "≤ 20 %", (0.2,)),
     Row("false cut-offs, all spoken turns", lambda s: s.cut_off, "≤ 5 %", (0.05,)),
-    Row(_ALOUD, lambda s: s.cut_off_aloud),
+    Row(_ALOUD, lambda s: s.cut_off_aloud, "≤ 1 %", (0.01,)),
     Row("missed turns", lambda s: s.missed),
-    Row("unwanted answers", lambda s: s.uncalled),
+    Row("unwanted answers", lambda s: s.uncalled, "≤ 3 %", (0.03,)),
     Row(_LATENCY, lambda s: s.latency),
     Row("… to the first word that carries the answer", lambda s: s.to_answer),
     Row("detection of silence to first audio", lambda s: s.latency_from_detection),
@@ -55,7 +55,7 @@ ROWS = (
     Row("wrongful interruptions, the agent's own echo", lambda s: s.wrongful_echo, "< 2 %", (0.02,)),
     Row(_HALTED, lambda s: s.halted),
     Row("… length of such a pause", lambda s: s.halt_ms),
-    Row("missed interruptions", lambda s: s.missed_interruptions),
+    Row("missed interruptions", lambda s: s.missed_interruptions, "≤ 3 %", (0.03,)),
     Row("barge-in: onset to last audio received", lambda s: s.stop_sent, "p95 < 100", (None, 100.0)),
     Row("barge-in: onset to silence", lambda s: s.stop_heard),
     Row("… queued by the client then", lambda s: s.stop_queued),
@@ -72,8 +72,14 @@ ROWS = (
     Row("τ-voice: turns answered", lambda s: s.interaction.unanswered, rest=True),
     Row("τ-voice: yield latency, mean in s", lambda s: _mean(s.interaction.yield_s)),
     Row("τ-voice: interruptions yielded to", lambda s: s.interaction.not_yielded, rest=True),
-    Row("τ-voice: backchannels talked through", lambda s: s.interaction.backchannels, rest=True),
-    Row("τ-voice: vocal tics ignored", lambda s: s.interaction.tics, rest=True),
+    Row(
+        "τ-voice: backchannels talked through",
+        lambda s: s.interaction.backchannels,
+        "≥ 97 %",
+        (0.03,),
+        rest=True,
+    ),
+    Row("τ-voice: vocal tics ignored", lambda s: s.interaction.tics, "≥ 90 %", (0.1,), rest=True),
     Row("τ-voice: speech to others ignored", lambda s: s.interaction.others, rest=True),
 )
 
