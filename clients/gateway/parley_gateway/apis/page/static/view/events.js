@@ -44,7 +44,9 @@ export class EventsView {
   _setPaused(isPaused) {
     this._isPaused = isPaused;
     this._pause.ariaPressed = String(isPaused);
-    if (!isPaused) this._drawAll();
+    // What waits is drawn now: the next frame would change a list that somebody reads.
+    if (isPaused) this._drawNew();
+    else this._drawAll();
   }
 
   /** @param {Event} event */
