@@ -23,6 +23,8 @@ CLIPS = ROOT / "tests/data/conversation"
 SESSIONS = 16
 WARM_SECONDS = 30.0
 SECONDS = 25.0
+ROUNDS = 3
+MOST_GROWTH = 64 * 2**20
 SEED = 20
 # What a caller may say, and what only its own answer may contain.
 CITIES = {"02-weather.wav": "Paris", "08-time.wav": "Tokyo"}
@@ -149,14 +151,18 @@ async def test_sixteen_calls_at_once(server, clips):
     processes = stubs(server)
     # Caches and pools reach their size; the language model's memory grows at each new length of a step.
     await call_for(WARM_SECONDS, server.endpoints.grpc, clips)
-    shared_before, private_before = await settle(server)
+    # What leaks grows each time, a cache that was not full yet does not.
+    callers = []
+    for _ in range(ROUNDS):
+        shared_before, private_before = await settle(server)
+        callers += await call_for(SECONDS, server.endpoints.grpc, clips)
+        shared_after, private_after = await settle(server)
+        if private_after <= private_before + MOST_GROWTH:
+            break
 
-    callers = await call_for(SECONDS, server.endpoints.grpc, clips)
-
-    shared_after, private_after = await settle(server)
     assert [problem for caller in callers for problem in caller.wrong] == []
     assert sum(caller.calls for caller in callers) >= SESSIONS * 2
     assert sum(caller.answered for caller in callers) >= SESSIONS
     assert stubs(server) == processes, "a model's process died or was replaced"
     assert shared_after <= shared_before + 4 * 2**20
-    assert private_after <= private_before + 64 * 2**20
+    assert private_after <= private_before + MOST_GROWTH
