@@ -51,8 +51,8 @@ class EngineRequest:
     traceparent: str = ""
     scored: tuple[int, ...] = ()
     """Tokens whose log probabilities are wanted, as the first of the answer."""
-    scored_at: int | None = None
-    """Number of the prompt's token in whose place they are wanted instead, where the engine computes it."""
+    scored_at: tuple[int, ...] = ()
+    """Places of the prompt in which they are wanted instead: numbers of its tokens, if the engine can."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Progress:
     logprobs: Mapping[int, float] = field(default_factory=dict)
     """Of the tokens that are scored, before sampling parameters change them; in the report of the first
     token. Empty: the engine has none."""
+    prompt_logprobs: tuple[Mapping[int, float], ...] = ()
+    """The same for each place in the prompt; NaN where it came from the prefix cache."""
 
     def __add__(self, later: Progress) -> Progress:
         """Join two reports into one."""
@@ -104,6 +106,7 @@ class Progress:
             self.token_ids + later.token_ids,
             later.times or self.times,
             self.logprobs or later.logprobs,
+            self.prompt_logprobs or later.prompt_logprobs,
         )
 
 

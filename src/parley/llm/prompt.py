@@ -72,6 +72,15 @@ class QuestionPrompt:
     """The token of each choice; empty: two begin with the same, or the template has no such place."""
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How every answer begins that is spoken."""
+
+    ids: list[int]
+    others: list[int]
+    """The first token of whatever else an answer may begin with."""
+
+
 class PromptBuilder:
     """Renders conversations for one model; prompts share whole blocks of its prefix cache, or nothing."""
 
@@ -175,6 +184,15 @@ class PromptBuilder:
         """The part of an answer's prompt that :meth:`build_turn_end` renders, if there is one."""
         words, signs = _last_words(messages)
         return self._cut(prompt.ids, signs) if words else QuestionPrompt(prompt.ids, [])
+
+    def find_opening(self, tools: Sequence[Tool]) -> Opening | None:
+        """None: what is spoken has no opening, or its first token begins a call as well."""
+        ids = self._begin("", tools)
+        calls = [
+            self._tokenizer.encode(one, add_special_tokens=False) for one in self._rendering.calls(tools)
+        ]
+        others = sorted({call[0] for call in calls})
+        return Opening(ids, others) if ids and ids[0] not in others else None
 
     def _cut(self, ids: list[int], signs: str) -> QuestionPrompt:
         """What is before the last signs of the user and what the template writes behind them."""
@@ -308,6 +326,10 @@ class Rendering(Protocol):
         """The beginning of an answer that begins with ``text``, as the model writes it."""
         ...
 
+    def calls(self, tools: Sequence[Tool]) -> Sequence[str]:
+        """How calls of the tools begin, where :meth:`open` writes something before the text."""
+        ...
+
 
 class TemplateRendering:
     """Leaves calls and tools to the chat template."""
@@ -321,6 +343,10 @@ class TemplateRendering:
     def open(self, text: str, tools: Sequence[Tool]) -> str:  # noqa: ARG002 - others need it
         """The text as it is."""
         return text
+
+    def calls(self, tools: Sequence[Tool]) -> Sequence[str]:  # noqa: ARG002 - others need it
+        """None: nothing is before the text."""
+        return ()
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -28,6 +28,11 @@ class Reply(Protocol):
     """What the engine must keep to; None: nothing."""
     skip_special_tokens: bool
     """Whether the engine leaves tokens that are no text out of the text."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow what was read: the model need not say so, which takes it a step."""
+        ...
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:
         """Read what was written since the last call; ``last``: nothing follows."""
@@ -56,6 +61,15 @@ class ReplyFormat(Protocol):
         Raises:
             InvalidMessageError: the format has no way to call one of these tools.
         """
+        ...
+
+
+@runtime_checkable
+class OpensSpeech(Protocol):
+    """A format in which all that is spoken begins alike, so that the model need not write it."""
+
+    def begin_speech(self, tools: Sequence[Tool]) -> Reply:
+        """Prepare to read what is spoken, by a model with tools, behind that beginning."""
         ...
 
 
@@ -90,6 +104,11 @@ class AnswerParser(ABC):
     _has_text = False
     """Whether text was returned since the start or the last call."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether an answer that keeps to the grammar is complete."""
+        return False
+
     @abstractmethod
     def feed(self, text: str) -> list[Piece]:
         """Read the next piece of text."""
@@ -113,6 +132,11 @@ class ParsedReply:
         self.structural_tag = structural_tag
         self.skip_special_tokens = True
         self._parser = parser
+
+    @property
+    def is_over(self) -> bool:
+        """See :class:`Reply`."""
+        return self.structural_tag is not None and self._parser.is_over
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
         """See :class:`Reply`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from parley.chat import ToolCall
 from parley.errors import InferenceError, InvalidInputError, InvalidMessageError, InvalidModelOutputError
@@ -18,6 +18,7 @@ from parley.llm.messages import (
     Completed,
     GenerateRequest,
     LlmEvent,
+    Priority,
     TextDelta,
     ToolCalled,
     TurnEnd,
@@ -26,7 +27,15 @@ from parley.llm.messages import (
 )
 from parley.llm.prompt import Prompt, PromptBuilder, QuestionPrompt
 from parley.llm.questions import QuestionEngine, first_report
-from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
+from parley.llm.replies import (
+    BadCall,
+    HermesFormat,
+    OpensSpeech,
+    Piece,
+    Reply,
+    ReplyFormat,
+    TextPiece,
+)
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
 
@@ -55,6 +64,7 @@ class ChatService:
         self._replies = replies or HermesFormat()
         self._scores_prompts = scores_prompts
         self._admission = Admission(max_requests, clock=clock)
+        self._aborted: set[str] = set()  # of the requests that run
 
     @property
     def active(self) -> int:
@@ -82,13 +92,17 @@ class ChatService:
             return
         with self._admission.place(request_id):
             run = self._compare if request.questions else self._end_turn if request.turn_end else self._run
-            async with aclosing(run(request, span)) as events:
-                async for event in events:
-                    yield event
+            try:
+                async with aclosing(run(request, span)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                self._aborted.discard(request_id)
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or still on its way here."""
         if request_id in self._admission:
+            self._aborted.add(request_id)
             await self._questions.abort(request_id)
             await self._engine.abort(request_id)
         else:
@@ -140,7 +154,7 @@ class ChatService:
         if report.finish_reason == "abort":
             yield Completed(finish_reason="abort")
             return
-        ending = _turn_end(report, prompt.choices)
+        ending = _turn_end(report.logprobs, prompt.choices)
         if ending is None:
             raise InferenceError("the engine gave no log probabilities of the next token")
         yield ending
@@ -163,11 +177,9 @@ class ChatService:
         if request.reads_turn and not read.choices:
             yield TurnEnd(probability=None)
         spoken = [message.role for message in request.messages if message.role != "system"]
+        after_results = spoken[-1:] == ["tool"]
         reply = self._replies.begin(
-            request.tools,
-            prompt.ids,
-            after_results=spoken[-1:] == ["tool"],
-            continued=bool(request.prefix),
+            request.tools, prompt.ids, after_results=after_results, continued=bool(request.prefix)
         )
         last = Progress()
         times: EngineTimes | None = None
@@ -185,20 +197,26 @@ class ChatService:
             request.cache_salt or new_cache_salt(),
             span.traceparent,
             scored=tuple(read.choices),
-            scored_at=len(read.ids) if read.choices else None,
+            scored_at=(len(read.ids),) if read.choices else (),
         )
+        only_speaks = after_results and reply.structural_tag is not None
+        speech = self._open_speech(request, engine_request, only_speaks=only_speaks)
         try:
-            async with aclosing(self._progress(engine_request)) as progress:
-                async for step in progress:
+            async with aclosing(self._steps(engine_request, reply, speech)) as steps:
+                async for answer, step in steps:
                     last, times = step, step.times or times
                     tokens += step.tokens
                     cached = max(cached, step.cached_tokens)  # the report of an abort may not have it
-                    if step.logprobs and (ending := _turn_end(step, read.choices)):
+                    scores = step.prompt_logprobs if read.choices else ()
+                    if scores and (ending := _turn_end(scores[0], read.choices)):
                         yield ending
-                    for piece in _read(reply, step):
+                    for piece in _read(answer, step):
                         event = _event(piece, f"{request.request_id}-{calls}")
                         calls += isinstance(event, ToolCalled)
                         yield event
+                    if answer.is_over and last.finish_reason is None:
+                        last = replace(last, finish_reason="stop")
+                        break
         finally:
             # Also of a request that was aborted or has failed.
             _record(span, request, prompt, replace(last, cached_tokens=cached), tokens)
@@ -213,6 +231,63 @@ class ChatService:
             example_tokens=prompt.example_tokens,
             completion_tokens=tokens,
         )
+
+    def _open_speech(
+        self, request: GenerateRequest, plain: EngineRequest, *, only_speaks: bool
+    ) -> _Speech | None:
+        """The answer behind the beginning of speech, which takes no step of the model then.
+
+        ``only_speaks``: the grammar allows no call. Else the model's choice is read in the same step.
+        """
+        # What is warmed up is the grammar of calls.
+        if request.prefix or not request.tools or request.priority == Priority.WARM_UP:
+            return None
+        if not isinstance(self._replies, OpensSpeech):
+            return None
+        if not only_speaks and (plain.temperature or not self._scores_prompts):
+            return None
+        opening = self._prompts.find_opening(request.tools)
+        if opening is None or plain.max_tokens <= len(opening.ids):
+            return None
+        reply = self._replies.begin_speech(request.tools)
+        begun = replace(
+            plain,
+            prompt=[*plain.prompt, *opening.ids],
+            max_tokens=plain.max_tokens - len(opening.ids),
+            structural_tag=reply.structural_tag,
+            skip_special_tokens=reply.skip_special_tokens,
+        )
+        if only_speaks:
+            return _Speech(begun, reply, opening.ids[0], ())
+        begun = replace(
+            begun,
+            scored=tuple({*plain.scored, opening.ids[0], *opening.others}),
+            scored_at=(*plain.scored_at, len(plain.prompt)),
+        )
+        return _Speech(begun, reply, opening.ids[0], opening.others)
+
+    async def _steps(
+        self, plain: EngineRequest, reply: Reply, speech: _Speech | None
+    ) -> AsyncGenerator[tuple[Reply, Progress], None]:
+        """The engine's reports, each with what reads it: of speech, or of any answer if the model calls."""
+        if speech is not None:
+            begun = False
+            async with aclosing(self._progress(speech.request)) as steps:
+                async for step in steps:
+                    if not begun and step.finish_reason != "abort" and not speech.is_chosen(step):
+                        break
+                    begun = True
+                    yield speech.reply, step
+                else:
+                    return
+            yield reply, Progress(cached_tokens=step.cached_tokens, prompt_logprobs=step.prompt_logprobs)
+            if plain.request_id in self._aborted:
+                yield reply, Progress(finish_reason="abort")
+                return
+            plain = replace(plain, scored=(), scored_at=())
+        async with aclosing(self._progress(plain)) as steps:
+            async for step in steps:
+                yield reply, step
 
     async def _progress(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
         """The engine's reports; without guidance if the engine refuses the grammar."""
@@ -233,6 +308,26 @@ class ChatService:
         async with aclosing(self._engine.generate(replace(request, structural_tag=None))) as steps:
             async for step in steps:
                 yield step
+
+
+@dataclass(frozen=True)
+class _Speech:
+    """An answer that has begun as speech before it is known whether the model speaks."""
+
+    request: EngineRequest
+    reply: Reply
+    token: int
+    """The first of speech."""
+    others: Sequence[int]
+    """The first tokens of calls; empty: it can only speak."""
+
+    def is_chosen(self, report: Progress) -> bool:
+        """Whether speech is the likeliest answer; not if the first report does not say it."""
+        if not self.others:
+            return True
+        scores = report.prompt_logprobs[-1] if report.prompt_logprobs else {}
+        chosen = scores.get(self.token, math.nan)
+        return all(chosen >= scores.get(other, math.nan) for other in self.others)
 
 
 def _record(span: Trace, request: GenerateRequest, prompt: Prompt, last: Progress, tokens: int) -> None:
@@ -263,9 +358,9 @@ def _one_token(request: GenerateRequest, span: Trace) -> EngineRequest:
     )
 
 
-def _turn_end(report: Progress, choices: Sequence[int]) -> TurnEnd | None:
+def _turn_end(scores: Mapping[int, float], choices: Sequence[int]) -> TurnEnd | None:
     """None: there are no log probabilities, or they are no numbers."""
-    found = [report.logprobs[token] for token in choices if token in report.logprobs]
+    found = [scores[token] for token in choices if token in scores]
     probability = sum(map(math.exp, found))
     if len(found) < len(choices) or math.isnan(probability):
         return None

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens in the place of one token of a prompt, on a CPU. Imports vLLM.
+"""Log probabilities of tokens in the places of some tokens of a prompt, on a CPU. Imports vLLM.
 
 vLLM has them for all tokens of a prompt: with 32 new ones the first token of an answer takes a third longer,
 and what it has of tokens in the prefix cache is unset memory, which it cannot always write as text.
@@ -6,6 +6,7 @@ and what it has of tokens in the prefix cache is unset memory, which it cannot a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,14 +24,18 @@ def _score(runner: Any, hidden_states: Any, scheduled: Mapping[str, int]) -> dic
     found = {}
     for request_id in [one for one in runner.num_prompt_logprobs if one in scheduled]:
         request, count = runner.requests[request_id], scheduled[request_id]
-        place, tokens = request.sampling_params.extra_args[SCORED]
-        row = place - 1 - request.num_computed_tokens
-        if 0 <= row < count:
-            row += int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[request_id]])
-            logits = runner.model.compute_logits(hidden_states[row : row + 1])
+        places, tokens = request.sampling_params.extra_args[SCORED]
+        begin = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[request_id]])
+        rows = {number: place - 1 - request.num_computed_tokens for number, place in enumerate(places)}
+        rows = {number: begin + row for number, row in rows.items() if 0 <= row < count}
+        if rows:
+            logits = runner.model.compute_logits(hidden_states[[*rows.values()]])
             scores = logits.float().log_softmax(dim=-1)[:, tokens]
-            ids, ranks = scores.new_tensor([tokens]).int(), scores.new_zeros(1).int()
-            request.in_progress_prompt_logprobs_cpu = LogprobsTensors(ids, scores, ranks)
+            if request.in_progress_prompt_logprobs_cpu is None:  # places may be in several steps
+                unknown = scores.new_full((len(places), len(tokens)), math.nan)
+                ids, ranks = unknown.new_tensor([tokens] * len(places)).int(), unknown.new_zeros(len(places))
+                request.in_progress_prompt_logprobs_cpu = LogprobsTensors(ids, unknown, ranks.int())
+            request.in_progress_prompt_logprobs_cpu.logprobs[[*rows]] = scores
         if request.num_computed_tokens + count >= len(request.prompt_token_ids):
             del runner.num_prompt_logprobs[request_id]
             if request.in_progress_prompt_logprobs_cpu is not None:

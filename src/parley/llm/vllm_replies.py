@@ -102,6 +102,8 @@ def _guided(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 class _VllmReply:
     """Joins the pieces of calls, and drops white space around them and at the answer's ends."""
 
+    is_over = False
+
     def __init__(
         self,
         make: Callable[[], Any],

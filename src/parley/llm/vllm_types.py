@@ -24,7 +24,7 @@ from parley.llm.vllm_api import (
 REFUSALS: tuple[type[Exception], ...] = (ValueError, VLLMClientError)
 """What vLLM raises for a request that it will never run."""
 SCORED = "parley_scored"
-"""Extra argument of sampling: the number of a prompt's token, and the tokens that are scored in its place."""
+"""Extra argument of sampling: places of a prompt, and the tokens that are scored in each."""
 _REASONS = ("stop", "length", "abort")
 
 
@@ -68,11 +68,11 @@ class TextTranslation:
 
     def sampling(self, request: EngineRequest) -> Any:
         """How tokens are drawn: reported as pieces, with text."""
-        tag, place = request.structural_tag, request.scored_at
+        tag, places = request.structural_tag, list(request.scored_at)
         scored = list(request.scored)
         scores: dict[str, Any] = {"logprob_token_ids": scored or None}
-        if place is not None:
-            scores = {"prompt_logprobs": len(scored), "extra_args": {SCORED: (place, scored)}}
+        if places:
+            scores = {"prompt_logprobs": len(scored), "extra_args": {SCORED: (places, scored)}}
             scores["skip_reading_prefix_cache"] = False  # vLLM would compute the whole prompt anew
         return SamplingParams(
             temperature=request.temperature,
@@ -88,14 +88,17 @@ class TextTranslation:
     def read(self, output: RequestOutput) -> Progress:
         """What one of vLLM's reports says."""
         piece = output.outputs[0]
-        # vLLM has nothing to say about a prompt's first token.
-        scored = piece.logprobs or (output.prompt_logprobs or [])[1:]
-        first = scored[0] if scored else {}
         return dataclasses.replace(
             read_output(output),
             token_ids=tuple(piece.token_ids),
-            logprobs={token: scored.logprob for token, scored in first.items()},
+            logprobs=_plain(piece.logprobs[0]) if piece.logprobs else {},
+            # vLLM has nothing to say about a prompt's first token.
+            prompt_logprobs=tuple(map(_plain, (output.prompt_logprobs or [])[1:])),
         )
+
+
+def _plain(scored: Mapping[int, Any]) -> dict[int, float]:
+    return {token: one.logprob for token, one in scored.items()}
 
 
 def read_output(output: RequestOutput) -> Progress:

@@ -50,6 +50,7 @@ _WARM_UP = GenerateRequest(
     sampling=Sampling(max_tokens=8),
     priority=Priority.WARM_UP,
 )
+_FIRST_SPEECH = msgspec.structs.replace(_WARM_UP, request_id="warm-up-speech", priority=Priority.ANSWER)
 _FIRST_QUESTION = GenerateRequest(
     request_id="warm-up-question",
     messages=_WARM_UP.messages,
@@ -149,6 +150,7 @@ async def warm_up(chat: ChatService) -> None:
     # place behind the user's words.
     for request, expected in (
         (_WARM_UP, InvalidModelOutputError),
+        (_FIRST_SPEECH, InvalidModelOutputError),
         (_FIRST_QUESTION, InvalidMessageError),
         (_FIRST_TURN_END, InvalidMessageError),
     ):

@@ -12,11 +12,16 @@ import logging
 import sys
 from pathlib import Path
 
+from xgrammar import Grammar
+
 from parley.agent.config import AgentDeadlines
 from parley.agent.generation import SaltedChat, warm_up
 from parley.chat import ChatMessage
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
 from parley.llm.messages import GenerateRequest, Priority, Question, Sampling
+from parley.llm.prompt import PromptBuilder
+from parley.llm.python_calls.format import CallGrammar, PythonFormat
+from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 from parley.metrics import MetricsRecorder
@@ -92,6 +97,35 @@ async def read_turn(chat, name, text, tools):
     plain = [event async for event in chat.generate(request(f"{name} plain", text, tools, **common))]
     texts = ["".join(getattr(one, "text", "") for one in events) for events in (answer, plain)]
     return [asked[0].probability, read.probability, *texts, answer[-1].cached_tokens]
+
+
+class Counting:
+    """The engine; counts its requests."""
+
+    def __init__(self, engine):
+        self._engine, self.abort, self.count = engine, engine.abort, 0
+
+    def generate(self, request):
+        self.count += 1
+        return self._engine.generate(request)
+
+
+async def speak(engine, tokenizer, tools):
+    """Answers in Python, begun as speech and not, each with the number of the engine's requests."""
+    prompts = PromptBuilder(tokenizer, 1_000, rendering=PythonRendering(examples=False), block=32)
+    grammar = CallGrammar(Grammar.from_structural_tag)
+    found = []
+    for number, text in enumerate((*QUESTIONS, "say(", "get_time(", 'is it late? say("', "get_weather")):
+        answers = []
+        for scores in (True, False):
+            counting = Counting(engine)
+            chat = ChatService(counting, prompts, PythonFormat(grammar), scores_prompts=scores)
+            answer = await ask(
+                chat, f"python {number} {scores}", text, tools, sampling=Sampling(max_tokens=20)
+            )
+            answers.append([answer["text"], answer["calls"], counting.count])
+        found.append(answers)
+    return found
 
 
 class Stages(Trace):
@@ -220,6 +254,7 @@ async def main(folder):
         )
         for seed in range(24)
     ]
+    found["spoken"] = await speak(engine, guided._prompts._tokenizer, tools[:2])
     found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
     await engine.shutdown()
     return found

@@ -31,9 +31,11 @@ from parley.llm.messages import (
     choose_sampling,
 )
 from parley.llm.prompt import PromptBuilder
+from parley.llm.python_calls.format import CallGrammar, PythonFormat
+from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
-from parley.protocol import SamplingOptions
+from parley.protocol import SamplingOptions, Tool
 
 CALL = '<tool_call>{"name": "get_time", "arguments": {"city": "Paris"}}</tool_call>'
 
@@ -380,7 +382,8 @@ class Scores:
             if isinstance(values, Exception):
                 raise values
             found = dict(zip(request.scored, values, strict=False))
-            yield Progress("x", 1, 2, "length", logprobs=found)
+            inside = {"prompt_logprobs": (found,)} if request.scored_at else {"logprobs": found}
+            yield Progress("x", 1, 2, "length", **inside)
         finally:
             self.running -= 1
 
@@ -455,7 +458,7 @@ async def test_an_answer_begins_with_the_end_of_the_turn_if_it_is_in_its_prompt(
     assert (text, completed.completion_tokens) == (TextDelta(text="x"), 1)
     (asked,) = engine.requests
     assert "".join(map(chr, asked.prompt)) == "what time is it?|"
-    assert (asked.scored_at, "".join(map(chr, asked.scored))) == (15, "!.?|")
+    assert (asked.scored_at, "".join(map(chr, asked.scored))) == ((15,), "!.?|")
 
 
 @pytest.mark.parametrize("logprobs", [(), (-1.0,), (math.nan, -1.0, -1.0, -1.0)])
@@ -472,6 +475,104 @@ async def test_that_an_answer_will_not_say_the_end_of_the_turn_is_known_at_once(
     assert await anext(stream) == TurnEnd(probability=None)
     assert engine.requests == [], "before the engine is asked"
     await stream.aclose()
+
+
+class Choosing(ScriptedEngine):
+    """Writes what was begun; ``likely`` has the log probabilities of letters as the first of the answer."""
+
+    def __init__(self, likely=None):
+        super().__init__()
+        self.likely = {ord(one): value for one, value in (likely or {}).items()}
+
+    async def generate(self, request):
+        self.requests.append(request)
+        ends = dict.fromkeys(map(ord, "!.?|"), math.log(0.2))
+        scores = tuple([ends, self.likely][-len(request.scored_at) :]) if request.scored_at else ()
+        opened = "".join(map(chr, request.prompt)).endswith('say("')
+        try:
+            yield Progress("It is", 1, prompt_logprobs=scores)
+            yield Progress(' five.")' if opened else "", 1, finish_reason="stop")
+        finally:
+            self.closed.append(request.request_id)
+
+
+def python(engine, grammar=None, **options):
+    prompts = PromptBuilder(Letters(), 10_000, rendering=PythonRendering(examples=False))
+    return ChatService(engine, prompts, PythonFormat(grammar), **options)
+
+
+def asking(*more, **changes):
+    one = msgspec.structs.replace(request(), tools=[Tool(name="get_time")], reads_turn=True)
+    return msgspec.structs.replace(one, messages=[*one.messages, *more], **changes)
+
+
+async def test_speech_is_begun_where_the_model_chooses_it():
+    engine = Choosing({"s": -0.1, "g": -3.0})
+    ending, *texts, completed = await collect(python(engine, scores_prompts=True).generate(asking()))
+    assert ending == TurnEnd(probability=pytest.approx(0.8))
+    assert "".join(text.text for text in texts) == "It is five."
+    assert (completed.finish_reason, completed.completion_tokens) == ("stop", 2)
+    (asked,) = engine.requests
+    assert "".join(map(chr, asked.prompt)).endswith('what time is it|say("')
+    assert asked.scored_at[1] == len(asked.prompt) - len('say("')
+    assert set(map(chr, asked.scored)) == set("!.?|sg")
+    assert asked.max_tokens == 256 - len('say("')
+
+
+@pytest.mark.parametrize("likely", [{"s": -3.0, "g": -0.1}, {"s": -0.1, "g": math.nan}, {"g": -0.1}, {}])
+async def test_where_the_model_may_call_the_answer_is_begun_again(likely):
+    engine = Choosing(likely)
+    events = await collect(python(engine, scores_prompts=True).generate(asking()))
+    assert [type(event) for event in events] == [TurnEnd, TextDelta, Completed], "the end of the turn once"
+    begun, again = engine.requests
+    assert again.prompt == begun.prompt[: -len('say("')]
+    assert (again.scored, again.scored_at) == ((), ())
+    assert engine.closed == ["r", "r"]
+
+
+async def test_an_answer_that_is_aborted_as_it_begins_again_is_not_begun():
+    engine = Choosing({"s": -3.0, "g": -0.1})
+    chat = python(engine, scores_prompts=True)
+    stream = chat.generate(asking())
+    assert isinstance(await anext(stream), TurnEnd)
+    await chat.abort("r")
+    assert (await collect(stream))[0].finish_reason == "abort"
+    assert len(engine.requests) == 1
+
+
+async def test_after_results_a_grammar_lets_the_model_only_speak():
+    call = ToolCall(id="1", name="get_time", arguments={})
+    results = [
+        ChatMessage(role="assistant", content="", tool_calls=[call]),
+        ChatMessage(role="tool", content="5", tool_call_id="1"),
+    ]
+    engine = Choosing()
+    await collect(python(engine, CallGrammar(lambda _: None)).generate(asking(*results, reads_turn=False)))
+    (asked,) = engine.requests
+    assert (chr(asked.prompt[-1]), asked.scored, asked.scored_at) == ('"', (), ())
+    assert "get_time" not in asked.structural_tag
+    engine = Choosing()
+    await collect(python(engine).generate(asking(*results, reads_turn=False)))
+    assert chr(engine.requests[0].prompt[-1]) == "|", "without a grammar it may call again"
+
+
+@pytest.mark.parametrize(
+    ("able", "changes"),
+    [
+        (False, {}),
+        (True, {"sampling": Sampling(temperature=0.7)}),
+        (True, {"priority": Priority.WARM_UP}),
+        (True, {"tools": []}),
+        (True, {"tools": [Tool(name="set_timer")]}),
+        (True, {"sampling": Sampling(max_tokens=5)}),
+    ],
+    ids=["no scores", "drawn", "warm-up", "no tools", "a call begins alike", "no room"],
+)
+async def test_speech_is_not_begun(able, changes):
+    engine = Choosing({"s": -0.1, "g": -3.0})
+    await collect(python(engine, scores_prompts=able).generate(asking(**changes)))
+    (asked,) = engine.requests
+    assert chr(asked.prompt[-1]) == "|"
 
 
 async def test_questions_of_several_requests_run_one_after_the_other():

@@ -645,7 +645,7 @@ async def test_a_call_that_is_cut_off_is_never_made():
 
 @pytest.mark.parametrize("notes", [[], [ChatMessage(role="system", content="Be quick.")]])
 async def test_answer_after_tool_results_has_text(notes):
-    engine = ScriptedEngine(Progress('say("Done.")', 4, finish_reason="stop"))
+    engine = ScriptedEngine()
     chat = ChatService(
         engine,
         PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering(examples=True)),
@@ -654,14 +654,30 @@ async def test_answer_after_tool_results_has_text(notes):
     called = ChatMessage(role="assistant", tool_calls=[ToolCall(id="1", name="stop", arguments={})])
     result = ChatMessage(role="tool", content="{}", tool_call_id="1")
     user = ChatMessage(role="user", content="again")
-    for number, messages in enumerate(([user, called, result, *notes], [user, called, result, user, *notes])):
-        asked = GenerateRequest(request_id=str(number), messages=messages, tools=TOOLS)
+    for written, messages in (
+        ('Done.")', [user, called, result, *notes]),  # it is opened for the model
+        ('say("Done.")', [user, called, result, user, *notes]),
+    ):
+        engine.reports = (Progress(written, 4, finish_reason="stop"),)
+        asked = GenerateRequest(request_id=written, messages=messages, tools=TOOLS)
         said, _ = [event async for event in chat.generate(asked)]
         assert said == TextDelta(text="Done.")
     after, later = (request.structural_tag for request in engine.requests)
-    assert "say(" in after
     assert "stop(" not in after
     assert "stop(" in later
+
+
+@pytest.mark.parametrize("written", ['say("Done.")', "stop()"])
+@pytest.mark.parametrize("check", [json.loads, None])
+async def test_a_guided_answer_ends_with_its_statement(written, check):
+    engine = ScriptedEngine(Progress(written, 4), Progress("", 1, finish_reason="stop"))
+    prompts = PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering(examples=True))
+    chat = ChatService(engine, prompts, PythonFormat(check and CallGrammar(check)))
+    asked = GenerateRequest(request_id="r", messages=[ChatMessage(role="user", content="now")], tools=TOOLS)
+    *_, completed = [event async for event in chat.generate(asked)]
+    assert completed.finish_reason == ("stop" if written[:3] == "say" else "tool_calls")
+    assert completed.completion_tokens == (4 if check else 5), "without a grammar another line may follow"
+    assert engine.closed == ["r"]
 
 
 async def test_say_call_is_continued():

@@ -107,6 +107,16 @@ def test_an_answer_says_of_the_turn_s_end_what_a_question_about_it_says(found):
     assert turns[1][-1] > 0
 
 
+def test_an_answer_that_is_begun_as_speech_is_the_one_that_the_model_writes(found):
+    counts = set()
+    for (begun, calls, count), (plain, plain_calls, _) in found[0]["spoken"]:
+        # The model may write the beginning in more tokens, which count.
+        assert begun.startswith(plain)
+        assert calls == plain_calls
+        counts.add(count)
+    assert counts == {1, 2}, "one was begun again, and one was not"
+
+
 def test_questions_share_what_is_before_them(found):
     _, cached, prompt = found[0]["questions"][0]
     assert cached >= 0.5 * prompt

@@ -59,7 +59,7 @@ def refusal():
 drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
 request = EngineRequest("r", [1], 5, structural_tag="{}", skip_special_tokens=False)
 guided = TextTranslation().sampling(request)
-scored = TextTranslation().sampling(EngineRequest("r", [1, 2, 3], 5, scored=(7, 8), scored_at=2))
+scored = TextTranslation().sampling(EngineRequest("r", [1, 2, 3], 5, scored=(7, 8), scored_at=(2,)))
 def built(args):
     args.model = sys.argv[4]
     args.hf_overrides = {"max_position_embeddings": 40960}  # as Qwen3-4B's
@@ -146,7 +146,7 @@ def test_sampling(read):
     assert read[0]["sampling"] == [0.5, 0.9, 5, 3, "DELTA"]
     assert read[0]["free"] == [None, True]
     assert read[0]["guided"] == ["{}", False]
-    assert read[0]["scored"] == [2, None, [2, [7, 8]], False, None, None]
+    assert read[0]["scored"] == [2, None, [[2], [7, 8]], False, None, None]
 
 
 @pytest.fixture

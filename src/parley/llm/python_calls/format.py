@@ -45,14 +45,21 @@ class CallGrammar:
         self._tags = ToolSetCache(self._make)
 
     def tag(
-        self, tools: Sequence[Tool], *, after_results: bool = False, continued: bool = False
+        self,
+        tools: Sequence[Tool],
+        *,
+        after_results: bool = False,
+        continued: bool = False,
+        opened: bool = False,
     ) -> str | None:
         """What the answer of a model with these tools must look like; None: anything.
 
         Without tools it is a text that can be spoken; ``after_results`` of tools no call is allowed.
-        ``continued``: it is the rest of a text.
+        ``continued``: it is the rest of a text. ``opened``: it is what is said, behind the quote.
         """
         tag = self._tags(tools)
+        if tag and opened:
+            return _tag(_sequence(_spoken(), _text('")')))
         if tag and continued:
             return _tag(_sequence(_rest(), _text('")')) if tools else _rest())
         return _tag(_said()) if tag and tools and after_results else tag
@@ -157,14 +164,22 @@ class CallStream(AnswerParser):
     """Parser of one answer, which comes in pieces of any size.
 
     Speech is returned as it comes, a call when it is complete. An answer that is neither, which is possible
-    without a grammar, is text. ``continued``: it is the rest of what is said.
+    without a grammar, is text. ``continued``: it is the rest of what is said. ``opened``: all of it, behind
+    the quote.
     """
 
-    def __init__(self, functions: Mapping[str, Function], *, continued: bool = False) -> None:
+    def __init__(
+        self, functions: Mapping[str, Function], *, continued: bool = False, opened: bool = False
+    ) -> None:
         self._functions = functions
         self._held = ""  # not yet known what it is, or white space at the end of what is said
         self._has_text = continued
-        self._state = self._said if continued else self._begin
+        self._state = self._said if continued or opened else self._begin
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one statement was read."""
+        return self._state == self._end
 
     def feed(self, text: str) -> list[Piece]:
         """Read the next piece of text."""
@@ -356,6 +371,11 @@ class PythonFormat:
         if not tools:
             return ParsedReply(tag, _PlainText())
         return ParsedReply(tag, CallStream(self._functions(tools), continued=continued))
+
+    def begin_speech(self, tools: Sequence[Tool]) -> Reply:
+        """See :class:`parley.llm.replies.OpensSpeech`."""
+        tag = self._grammar.tag(tools, opened=True) if self._grammar else None
+        return ParsedReply(tag, CallStream(self._functions(tools), opened=True))
 
 
 class _PlainText(AnswerParser):

@@ -129,6 +129,10 @@ class PythonRendering:
         """The text, with tools as the beginning of a call of ``say``."""
         return said(text)[: -len('")')] if tools else text
 
+    def calls(self, tools: Sequence[Tool]) -> Sequence[str]:
+        """The functions up to the bracket."""
+        return [f"{function.name}(" for function in as_functions(tools)]
+
 
 def said(text: str) -> str:
     """The assistant's words as a call of ``say``."""
