@@ -61,7 +61,7 @@ _QUIET_MS = 1_200
 """Nothing may begin so long after it: the agent would wait."""
 _LONGEST_S = 2.5
 """Of a recording of people: an interruption is decided by its beginning."""
-_AGENT = "To make tea, boil fresh water, pour it over the leaves, and wait for some minutes."
+_AGENT = "To make tea, boil fresh water, pour it over the leaves, and drink it after some minutes."
 _ROOM = ("door", "keyboard", "click", "ring")
 _GOALS = {
     "backchannels": "≤ 3 %",

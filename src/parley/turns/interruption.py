@@ -17,7 +17,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -105,6 +105,11 @@ class InterruptionWords:
             for begin in range(len(said) + 1)
         )
 
+    def resembles_backchannel(self, words: Sequence[str]) -> bool:
+        """Whether it is written much like one: "make sense of"."""
+        signs = [" ".join(phrase) for phrase in self.backchannels]
+        return bool(get_close_matches(" ".join(_as_listed(words)), signs, 1, _LIKENESS))
+
     def is_hum(self, words: Sequence[str]) -> bool:
         """Whether there is no word in it: "mhm", "uh"."""
         return bool(words) and _is_made_of(_as_listed(words), self.hums)
@@ -164,6 +169,14 @@ def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> 
     return len(words) in reachable
 
 
+def _once(words: list[str]) -> list[str]:
+    """Without repetition: of very short audio recognisers write "I say I say I"."""
+    for period in range(1, len(words) // 2 + 1):
+        if words[period:] == words[:-period]:
+            return words[:period]
+    return words
+
+
 HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most, and so does a text that does not come."""
 _EARLY_WORDS = 2
@@ -179,6 +192,12 @@ surer; a command at its end need not be.
 """
 _SHORT_MS = 600
 """By VAD, which is a little longer than the sound."""
+_CERTAIN = 0.93
+_BRIEF_MS, _FEW_WORDS = 800, 3
+"""Of an "mhm" or "I see" recognisers make words that they are sure of ("Emily"). What is no longer stops
+nothing, unless they are certain, it is a command, or the agent expects an answer."""
+_LIKENESS = 0.8
+"""Of the letters of a text that is not certain to those of a sign of listening."""
 
 
 @dataclass(frozen=True)
@@ -269,12 +288,14 @@ class InterruptionPolicy:
 
     def on_partial(self, text: str, confidence: float, at: float) -> Verdict:
         """What has been understood so far of the utterance that is being spoken (probability 0-1)."""
-        before, words = words_of(self._partial), words_of(text)
+        before, heard = words_of(self._partial), words_of(text)
+        words = _once(heard)
         pairs = zip(before, words, strict=False)
         repeated = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         runs = [len(list(run)) for _, run in groupby(words)]
         self._stable = max(repeated, sum(runs[:-_FOLLOWING_WORDS]))
-        self._partial, self._confidence = text.strip(), confidence
+        self._partial = text.strip() if words == heard else " ".join(words)
+        self._confidence = confidence
         return self._interruption(at, final=False)
 
     def on_final(self, text: str, confidence: float, at: float, *, more: bool = False) -> Verdict:
@@ -320,11 +341,20 @@ class InterruptionPolicy:
         becoming = not final and not self._asks
         if becoming and self._language.may_become_backchannel(stable, closing=self._closing):
             return None
-        return InterruptSpeech("words") if sure and len(stable) >= needed else None
+        enough = sure and len(stable) >= needed and not self._may_be_backchannel(fresh)
+        return InterruptSpeech("words") if enough else None
 
     def _is_sure(self, words: Sequence[str], *, final: bool) -> bool:
         short = self._speech_ms is not None and self._speech_ms < _SHORT_MS
         return self._confidence >= (_CONFIDENCE if final and len(words) > 1 and not short else _SURE)
+
+    def _may_be_backchannel(self, words: Sequence[str]) -> bool:
+        """Whether a sign of listening may have been understood as these words."""
+        if self._closing or self._confidence >= _CERTAIN or len(words) > _FEW_WORDS:
+            return False
+        brief = self._speech_ms is not None and self._speech_ms < _BRIEF_MS
+        listed = bool(self._language.backchannels)
+        return (brief and listed) or self._language.resembles_backchannel(words)
 
     def _harmless(
         self, words: Sequence[str]

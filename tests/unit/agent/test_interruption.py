@@ -231,7 +231,7 @@ async def test_the_agents_own_sound_is_no_interruption_whatever_is_understood(ha
 @pytest.mark.parametrize(("before", "stopped"), [("once there was a robot", 0), ("mhm", 1)])
 async def test_single_word_over_an_agent_that_hears_itself_is_none(before, stopped):
     call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (2_500, 3_000, before), (4_200, 4_700, "but"))
+    call.hears((200, 1_000, "tell me a story"), (2_500, 3_000, before), (4_200, 5_200, "but"))
     call.chat.answers += [says(STORY), says("Okay.")]
     await call.start()
     await call.until(9_000)
@@ -476,7 +476,7 @@ async def test_silence_is_broken_by_prompts_and_ended():
 @pytest.mark.parametrize("answered", [False, True])
 async def test_result_of_a_tool_survives_an_interruption(answered):
     call = FakeCall()
-    call.hears((200, 1_000, "set a timer"), (2_300, 2_800, "and hello"))
+    call.hears((200, 1_000, "set a timer"), (2_300, 3_200, "and hello"))
     call.chat.answers += [calls(("set_timer", {"minutes": 5})), says(STORY), says("Hello.")]
     if not answered:
         call.chat.answers.remove(call.chat.answers[1])

@@ -85,7 +85,7 @@ async def test_speech_before_a_typed_text_joins_its_turn():
 
 
 async def test_waiting_turn_is_answered_with_the_next_one():
-    call = await open_call(hears=[(500, 900, "what time is it"), (4_300, 5_000, "and where")])
+    call = await open_call(hears=[(500, 900, "what time is it"), (4_300, 5_200, "and where")])
     call.send(Say(text="This call is recorded for quality reasons.", interruptible=False))
     await call.request(Say(text=STORY), TurnMetrics, 3)
     await call.end()

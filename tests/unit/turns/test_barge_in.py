@@ -78,7 +78,8 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     ],
 )
 def test_a_sound_as_short_as_a_hmm_has_to_be_surely_words(speech_ms, confidence, verdict):
-    policy = sound()
+    """Where the agent expects an answer."""
+    policy = sound(closing=True)
     policy.on_speech_stopped(speech_ms, 100.0 + speech_ms / 1000 + 0.2)
     assert policy.on_final("bye bye", confidence, 100.9) == verdict
 
@@ -91,7 +92,34 @@ def test_few_and_doubtful_words_wait_for_the_end():
     assert policy.on_partial("what about a", 0.4, 100.7) is None
     assert policy.on_partial("what about a", 0.6, 100.7) == InterruptSpeech("words")
     policy.on_speech_stopped(500, 100.5)
-    assert policy.on_final("london", 0.5, 100.9) == InterruptSpeech("words")
+    assert policy.on_final("london", 0.5, 100.9) == ResumeSpeech("too_short", "london")
+
+
+@pytest.mark.parametrize(
+    ("text", "speech_ms", "confidence", "stops"),
+    [
+        ("Emily,", 620, 0.84, False),  # an "mhm"
+        ("That's high.", 700, 0.92, False),  # an "uh-huh"
+        ("That's wrong.", 700, 0.95, True),
+        ("What about London?", 820, 0.7, True),
+        ("No, make it twelve.", 700, 0.8, True),
+        ("Make sense of.", 900, 0.74, False),
+        ("Make sense of.", 900, 0.95, True),
+    ],
+)
+def test_a_few_brief_words_or_almost_a_backchannel_have_to_be_certain(text, speech_ms, confidence, stops):
+    policy = sound()
+    policy.on_speech_stopped(speech_ms, 100.0 + speech_ms / 1000 + 0.2)
+    assert isinstance(policy.on_final(text, confidence, 102.0), InterruptSpeech if stops else ResumeSpeech)
+
+
+def test_a_phrase_that_a_recogniser_repeats_was_said_once():
+    policy = sound()
+    assert policy.on_partial("I say I say I say I", 0.6, 100.5) is None
+    assert policy.on_partial("I see, I see,", 0.8, 100.7) is None
+    assert policy.text == "i see"
+    policy.on_speech_stopped(700, 100.8)
+    assert policy.on_final("I see.", 0.9, 101.0) == ResumeSpeech("backchannel", "I see.")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +314,7 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     assert policy.due is None or policy.due > now or policy.due > 0
     policy.on_speech_stopped(now * 1000, now)
     assert policy.due is None or policy.due > now
-    verdict = policy.on_final(text, 0.9, now + 0.3)
+    verdict = policy.on_final(text, 0.95, now + 0.3)
     assert isinstance(verdict, InterruptSpeech | ResumeSpeech)
     if isinstance(verdict, ResumeSpeech) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms
