@@ -10,8 +10,8 @@ from __future__ import annotations
 MOST_EXTRA_MS = 300
 _MARGIN_MS = 50
 """By which the next pause may be longer."""
-_GOES_ON_MS = 1_000
-"""Speech so soon after the end of a turn belongs to that turn: the answer can hardly have been heard."""
+_GOES_ON_MS = 600
+"""Speech so soon after the end of a turn belongs to that turn: hardly anything of an answer was heard."""
 _KEPT = 0.9
 """Share that an end leaves."""
 
