@@ -186,8 +186,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     eagerness: Eagerness = "off"
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     turn_adapts: bool = True
-    """Whether a caller's long pauses lengthen the silences that end the turns of the call (up to 300 ms), for
-    sessions that do not say it."""
+    """Whether long pauses of a caller lengthen later silences, for sessions that do not say it."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
     agents: str = ""

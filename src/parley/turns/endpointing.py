@@ -384,7 +384,8 @@ class EndpointingPolicy:
         judgement = judge(self.settings, probability, cue, self._text_probability)
         if (pauses := self._pauses_of_caller) is None:
             return judgement
-        pauses.on_judged(judgement.needed_ms)
+        if not self._reading:
+            pauses.on_judged(judgement.needed_ms)
         needed_ms = min(judgement.needed_ms + pauses.extra_ms, self.settings.limit_ms)
         return replace(judgement, needed_ms=needed_ms)
 

@@ -26,11 +26,12 @@ def hear(pauses, length_ms, needed_ms=240, *, words=True):
     [
         ([END], 0),
         ([200, 240], 0),
-        ([340], 150),
-        ([340, 390], 150),  # within what is waited for now
-        ([340, 440], 250),
-        ([340, END, 200], 135),
+        ([390], 100),
+        ([390, 340], 100),  # within what is waited for now
+        ([390, 490], 200),
+        ([390, END, 200], 90),
         ([840], MOST_EXTRA_MS),
+        ([790, 1_000], MOST_EXTRA_MS),
         ([841], 0),  # there may have been an answer
     ],
 )
@@ -54,6 +55,19 @@ def test_pause_that_was_not_judged_teaches_nothing():
     pauses.on_speech_started(0)
     pauses.on_speech_stopped(1_000)
     pauses.on_speech_started(1_900)
+    pauses.on_words()
+    assert pauses.extra_ms == 0
+
+
+def test_pause_whose_words_are_being_read_is_not_judged_yet():
+    pauses = CallerPauses()
+    policy = EndpointingPolicy(PRESETS["normal"], "en", scored=False, read=True, pauses=pauses)
+    policy.on_speech_started(0)
+    pauses.on_speech_stopped(1_000)
+    policy.on_speech_stopped(1, 1.2)
+    policy.on_transcript(1, "what time is it", 1.2)
+    policy.on_speech_started(1.6)
+    pauses.on_speech_started(1_600)
     pauses.on_words()
     assert pauses.extra_ms == 0
 

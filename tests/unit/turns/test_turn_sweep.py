@@ -196,8 +196,8 @@ def test_settings_without_a_wait_for_what_sounds_incomplete_keep_their_other_num
 
 
 def test_policy_that_adapts_is_slower_only_with_callers_whom_it_cut_off():
-    pauses = [hold(400.0, (160.0, 0.9)), hold(400.0, (160.0, 0.9)), end((160.0, 0.9))]
+    pauses = [hold(390.0, (160.0, 0.9)), hold(330.0, (160.0, 0.9)), end((160.0, 0.9))]
     apart = measure_adapting([pauses, [end((160.0, 0.9))]], NORMAL)
-    assert (apart.cut_offs, apart.delay_ms) == (0.5, (450 + 240) / 2)
+    assert (apart.cut_offs, apart.delay_ms) == (0.5, (340 + 240) / 2)
     alike = measure_settings([*pauses, end((160.0, 0.9))], NORMAL)
     assert (alike.cut_offs, alike.delay_ms) == (1.0, 240)
