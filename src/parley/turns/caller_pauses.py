@@ -39,7 +39,7 @@ class CallerPauses:
         self._stopped_ms, self._needed_ms = at_ms, None
 
     def on_judged(self, needed_ms: int) -> None:
-        """So much silence would end the turn, without the extra; called once nothing is waited for but that."""
+        """So much silence would end the turn without the extra, and nothing else is waited for."""
         self._needed_ms = needed_ms
 
     def on_speech_started(self, at_ms: int) -> None:
