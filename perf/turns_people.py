@@ -2,7 +2,8 @@
 
 Each recording is a turn of one speaker: its end is an end, the pauses inside are holds. As eot-bench does,
 every pause of 100 ms or more is scored each 100 ms by what was heard until then, and thresholds, delays and
-timeouts are swept. The policy that serves is swept with the score at 160 ms and Moonshine's words.
+timeouts are swept. The policy that serves is swept with the score at 160 ms and Moonshine's words. Where it
+adapts, ten recordings of a speaker are a call; beside it, as much later for all speakers.
 No server runs, and no time of computing counts.
 """
 
@@ -12,15 +13,16 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from eval_recordings import open_moonshine, to_pcm
-from harness.people import load_people
+from harness.people import Clip, load_folder, load_people
 from harness.program import run_program
-from harness.recordings import RATE, Recording, RecordingError
+from harness.recordings import RATE, RecordingError
 from harness.report import Table
 from rich.console import Console
 
@@ -35,6 +37,8 @@ from parley.turns.sweep import (
     NUMBERS,
     Frontier,
     LabelledPause,
+    OperatingPoint,
+    measure_adapting,
     measure_settings,
     sweep,
     sweep_settings,
@@ -48,6 +52,9 @@ _PER_MS = RATE // 1_000
 _AFTER = np.zeros((_LAST_MS + 200) * _PER_MS, np.int16)
 _BUDGETS_MS = (300, 500, 800)
 _CUT_OFFS = 0.05
+_CALL = 10
+"""Turns of a speaker that are a call."""
+_LATER_MS = range(0, 500, 5)
 
 
 @dataclass(frozen=True)
@@ -59,14 +66,13 @@ class Silence:
     """None: the recording ends with it."""
 
 
-def load_turns(count: int | None) -> list[Recording]:
+def load_turns(count: int | None) -> list[Clip]:
     """Recordings of one turn of one speaker each, ``count`` of each source; None: all.
 
     Raises:
         RecordingError: they are not there.
     """
-    clips = (one for one in load_people(count) if " " in one.text)  # some are single letters
-    return [Recording(one.name, one.text, to_pcm(one)) for one in clips]
+    return [one for one in load_people(count) if " " in one.text]  # some are single letters
 
 
 def find_silences(vad: silero.SileroVad, audio: Pcm) -> list[Silence]:
@@ -120,6 +126,18 @@ def read_settings(given: Sequence[str]) -> TurnSettings:
     return settings
 
 
+def all_later(
+    pauses: Sequence[LabelledPause], settings: TurnSettings, delay_ms: float
+) -> OperatingPoint[TurnSettings]:
+    """All silences of the settings longer by as much as the mean delay allows."""
+    names = ("complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
+    points = (
+        measure_settings(pauses, replace(settings, **{name: getattr(settings, name) + by for name in names}))
+        for by in _LATER_MS
+    )
+    return max((one for one in points if one.delay_ms <= delay_ms), key=lambda one: one.delay_ms)
+
+
 def row_of(name: str, frontier: Frontier[Any]) -> list[str]:
     """Cut-offs within budgets of delay, the delay at :data:`_CUT_OFFS`, and the area."""
     within = [frontier.within(budget) for budget in _BUDGETS_MS]
@@ -134,6 +152,9 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of turn, as of a session"
     )
+    parser.add_argument(
+        "--folder", type=Path, help="of recordings instead, one turn each: SPEAKER/FILE, in order of names"
+    )
     parser.add_argument("--count", type=int, metavar="N", help="recordings of each source")
     parser.add_argument("--weights", type=Path, help="folder of another end-of-turn network than Smart Turn")
     args = parser.parse_args()
@@ -141,16 +162,24 @@ def main() -> int:
 
 
 def _measure(args: argparse.Namespace, console: Console) -> int:
-    settings, turns = read_settings(args.set), load_turns(args.count)
+    settings = read_settings(args.set)
+    turns = load_folder(args.folder) if args.folder else load_turns(args.count)
     vad = silero.SileroVad(open_session(silero.bundled_folder() / silero.FILE))
     network = SmartTurn(open_session(network_file(args.weights or bundled_folder())))
     transcribe = open_moonshine(ROOT / "models" / "moonshine-tiny-en").whole
     swept: list[LabelledPause] = []
     served: list[LabelledPause] = []
+    by_speaker: dict[str, list[list[LabelledPause]]] = {}
     for one in turns:
-        audio = np.concatenate([one.samples, _AFTER])
+        audio = np.concatenate([to_pcm(one), _AFTER])
         found = label_silences(audio, find_silences(vad, audio), network, transcribe)
         swept, served = swept + found[0], served + found[1]
+        by_speaker.setdefault(one.speaker, []).append(found[1])
+    calls = [
+        list(chain.from_iterable(turns_of[at : at + _CALL]))
+        for turns_of in by_speaker.values()
+        for at in range(0, len(turns_of), _CALL)
+    ]
     now = measure_settings(served, settings)
     rows = [
         row_of("silence alone", sweep(swept, (math.inf,))),
@@ -163,5 +192,9 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
         console
     )
     numbers = ", ".join(f"{name} {getattr(settings, name):g}" for name in NUMBERS)
-    console.print(f"{numbers}: {now.cut_offs:.1%} cut off, {now.delay_ms:.0f} ms (mean)", highlight=False)
+    adapting = measure_adapting(calls, settings)
+    later = all_later(served, settings, adapting.delay_ms)
+    for name, point in ((numbers, now), (f"adapting, {len(calls)} calls", adapting), ("all later", later)):
+        said = f"{name}: {point.cut_offs:.1%} cut off, {point.delay_ms:.0f} ms (mean)"
+        console.print(said, highlight=False)
     return 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import av
@@ -100,6 +101,24 @@ def load_people(count: int | None = None) -> list[Clip]:
             found += spread(list(read()), count)
     except OSError as error:
         raise RecordingError(f'{error}: `make fetch MODEL="people test-recordings"` brings them') from error
+    return found
+
+
+def load_folder(folder: Path) -> list[Clip]:
+    """Recordings ``SPEAKER/FILE`` of a folder, by name.
+
+    Raises:
+        RecordingError: there are none, or one cannot be read.
+    """
+    try:
+        found = [
+            Clip(str(path.relative_to(folder)), path.parent.name, "", _read(path.read_bytes()))
+            for path in sorted(folder.glob("*/*"))
+        ]
+    except (OSError, soundfile.SoundFileError) as error:
+        raise RecordingError(f"{folder}: {error}") from error
+    if not found:
+        raise RecordingError(f"{folder} has no recordings SPEAKER/FILE")
     return found
 
 

@@ -205,6 +205,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whether the agent is to speak of results in the history that no answer has read."""
     muted: bool = False
     """Whether audio behind ``audio_ms`` is ignored."""
+    extra_pause_ms: int = 0
+    """What was learned of the caller's pauses (``turn.adapts``)."""
     outcomes: OutcomeState = OutcomeState()
     collecting: CollectState = CollectState()
     call: str = ""

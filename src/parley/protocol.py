@@ -175,6 +175,9 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Minimum silence after words that need a continuation: "set a timer for", half a phone number."""
     limit_ms: int | None = None
     """Silence that ends the turn in any case."""
+    adapts: bool | None = None
+    """Whether long pauses of the caller lengthen later silences, by at most 300 ms. None: the server's
+    default."""
     detection: Literal["auto", "manual"] = "auto"
     """``manual``: no pause ends the user's turn and no speech interrupts the agent; the client ends the turn
     with :class:`Commit` (push to talk)."""

@@ -185,6 +185,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Whether talk that goes on behind the caller's is silence, for sessions that do not say it."""
     eagerness: Eagerness = "off"
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
+    turn_adapts: bool = True
+    """Whether long pauses of a caller lengthen later silences, for sessions that do not say it."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
     agents: str = ""

@@ -207,6 +207,7 @@ class Conversation:
             commit=self._on_user_turn,
             begin_turn=begin_turn,
             arrival=metrics.arrival,
+            extra_ms=resume.state.extra_pause_ms if resume else 0,
             trace=trace,
         )
         self.interruptions = InterruptionDetector(
@@ -282,6 +283,7 @@ class Conversation:
             background=[*turns.results, *self._tools.background],
             announce=turns.unread,
             muted=muted,
+            extra_pause_ms=self._endpointer.extra_ms,
             outcomes=self.outcomes.state,
             collecting=self.collector.state,
         )
@@ -369,7 +371,7 @@ class Conversation:
 
     def _turn_settings(self, start: protocol.Start) -> TurnSettings | None:
         """How patient the session is: the more so with letters and digits that are said one by one."""
-        settings = choose_settings(start.turn, self._config.eagerness)
+        settings = choose_settings(start.turn, self._config.eagerness, adapts=self._config.turn_adapts)
         return at_least(settings, DICTATION) if self.collector.dictating else settings
 
     def _reply(self, text: str) -> str:

@@ -22,6 +22,7 @@ from parley.protocol import (
 )
 from parley.timeouts import hold_task, log_failure, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
+from parley.turns.caller_pauses import CallerPauses
 from parley.turns.endpointing import (
     CommitTurn,
     EndpointingPolicy,
@@ -80,6 +81,7 @@ class Endpointer:
         commit: called with a turn that is over, and the decision for the client, if there is one.
         begin_turn: called before it, and before all else: later utterances belong to another turn.
         arrival: when the client's audio before a position (ms) had arrived, in seconds; None: unknown.
+        extra_ms: what an earlier part of the call has learned of the caller's pauses.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Endpointer:
         commit: Callable[[UserTurn, TurnDecision | None], None],
         begin_turn: Callable[[], None],
         arrival: Callable[[int], float | None],
+        extra_ms: int = 0,
         trace: Trace = NO_TRACE,
     ) -> None:
         self._trace = trace
@@ -106,6 +109,7 @@ class Endpointer:
         self._language = language
         self._scoring = scoring
         self._read = read
+        self._pauses = CallerPauses(extra_ms)
         self._policy = self._make_policy()
         self._deadline_s = deadline_s
         self._read_deadline_s = read_deadline_s
@@ -151,6 +155,7 @@ class Endpointer:
             self._language,
             scored=self._scoring is not None,
             read=self._read is not None,
+            pauses=self._pauses if self._settings.adapts else None,
         )
 
     def _renew(self) -> None:
@@ -172,6 +177,11 @@ class Endpointer:
     def text(self) -> str:
         """The words so far of the turn under way."""
         return self._policy.text
+
+    @property
+    def extra_ms(self) -> int:
+        """See :attr:`CallerPauses.extra_ms`."""
+        return self._pauses.extra_ms
 
     def restore(self, utterance: int, text: str) -> None:
         """Go on with a turn that has these words, up to this utterance.
@@ -225,11 +235,13 @@ class Endpointer:
         if self._onset is None:
             self._onset = event.at_ms * _PER_MS
         self._stop()
+        self._pauses.on_speech_started(event.at_ms)
         self._apply(self._policy.on_speech_started(loop_time()))
 
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user has stopped speaking; the final transcript follows."""
         self._detected_at = detected_at
+        self._pauses.on_speech_stopped(event.at_ms)
         # Where the recogniser was lost, or the client has ended the turn, that is not known.
         known = event.detected_at_ms > event.at_ms or self._requested
         self._stopped_at = self._arrival(event.at_ms) if known else None
@@ -245,6 +257,7 @@ class Endpointer:
         text = "" if dropped else event.text
         if text:
             self._confidence = event.confidence
+            self._pauses.on_words()
         first = 0 if dropped else event.first
         policy = self._policy
         self._apply(

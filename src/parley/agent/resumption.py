@@ -26,6 +26,7 @@ from parley.checkpoint import (
 )
 from parley.errors import InvalidMessageError
 from parley.protocol import Start
+from parley.turns.caller_pauses import MOST_EXTRA_MS
 from parley.turns.endpointing import MAX_CHARACTERS
 
 _MAX_COUNT = 1_000_000
@@ -67,6 +68,7 @@ def check_resume(resume: Resume, start: Start, config: AgentConfig) -> None:
     _check_number("resume.state.turns", state.turns, _MAX_COUNT)
     _check_number("resume.state.utterances", state.utterances, _MAX_COUNT)
     _check_number("resume.state.audio_ms", state.audio_ms, _MAX_AUDIO_MS)
+    _check_number("resume.state.extra_pause_ms", state.extra_pause_ms, MOST_EXTRA_MS)
     _check_number("resume.audio_ms", resume.audio_ms, _MAX_AUDIO_MS, least=state.audio_ms)
     _check_handled(state)
     _check_history(resume.history)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 from tritonclient.grpc import service_pb2
 
-from parley.canaries.connection import CanaryConnection, ServerAddress
+from parley.canaries.connection import CanaryAddress, CanaryConnection, ServerAddress
 from parley.canaries.models import CANARIES, CanaryCall, CanaryError
 from parley.errors import NotInProfileError, WeightsNotFoundError
 from parley.triton.model_control import CONTROL_MODEL
@@ -148,7 +148,7 @@ def _served_models(address: ServerAddress, deadline_s: float) -> dict[str, str]:
 
 
 def _is_ready(model: str) -> CanaryCall:
-    def call(address: ServerAddress, deadline_s: float) -> str:
+    def call(address: CanaryAddress, deadline_s: float) -> str:
         with CanaryConnection(address, deadline_s) as server:
             try:
                 answer = server.stub.ModelReady(

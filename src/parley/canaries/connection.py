@@ -1,7 +1,8 @@
-"""One blocking connection to a Triton, for as long as one canary takes."""
+"""Blocking connections to a Triton for canaries, each for as long as one takes."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,20 +61,61 @@ def open_blocking_channel(address: ServerAddress) -> grpc.Channel:
     return grpc.secure_channel(address.address, address.credentials, options=options)
 
 
-class CanaryConnection:
-    """A channel of its own, with one deadline for everything."""
+class ChannelPool:
+    """Channels to one server, which canary after canary uses. Safe to use from several threads.
 
-    def __init__(self, address: ServerAddress, deadline_s: float) -> None:
+    A channel serves one canary at a time, and is closed after one that failed.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._idle: list[grpc.Channel] = []
+        self._closed = False
+
+    def take(self) -> grpc.Channel:
+        """A channel that no other canary uses; :meth:`put_back` or its ``close`` follows."""
+        with self._lock:
+            return self._idle.pop() if self._idle else open_blocking_channel(self._address)
+
+    def put_back(self, channel: grpc.Channel) -> None:
+        """Keep a channel whose canary was answered for the next one."""
+        with self._lock:
+            if not self._closed:
+                self._idle.append(channel)
+                return
+        channel.close()
+
+    def close(self) -> None:
+        """Close all channels; those in use when they are put back."""
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().close()
+
+
+CanaryAddress: TypeAlias = ServerAddress | ChannelPool
+"""Where a canary goes: by a channel of its own, or by one of a pool."""
+
+
+class CanaryConnection:
+    """A channel that no other canary uses meanwhile, with one deadline for everything."""
+
+    def __init__(self, address: CanaryAddress, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
-        self._channel = open_blocking_channel(address)
+        self._pool = address if isinstance(address, ChannelPool) else None
+        self._channel = address.take() if isinstance(address, ChannelPool) else open_blocking_channel(address)
         self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *problem: object) -> None:
-        self._channel.close()
+    def __exit__(self, problem: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None or problem is not None:
+            self._channel.close()
+        else:
+            self._pool.put_back(self._channel)
 
     @property
     def left_s(self) -> float:

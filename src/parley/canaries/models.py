@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
-from parley.canaries.connection import CanaryConnection, ServerAddress
+from parley.canaries.connection import CanaryAddress, CanaryConnection
 from parley.chat import ChatMessage
 from parley.embeddings.messages import EmbedReply, EmbedRequest
 from parley.errors import (
@@ -35,7 +35,7 @@ from parley.runtime.extensions import find_extensions
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.synthesizers import ESPEAK, KNOWN
 
-CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
+CanaryCall: TypeAlias = Callable[[CanaryAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
 _WINDOW = 512
 _QUERY = EmbedRequest(kind="query")
@@ -277,7 +277,7 @@ def read_reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
 
 
 def _canary(model: str, ask: Callable[[CanaryConnection], None]) -> CanaryCall:
-    def call(address: ServerAddress, deadline_s: float) -> str:
+    def call(address: CanaryAddress, deadline_s: float) -> str:
         try:
             with CanaryConnection(address, deadline_s) as server:
                 ask(server)

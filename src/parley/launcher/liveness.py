@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.canaries.connection import CanaryConnection, ServerAddress
+from parley.canaries.connection import CanaryAddress, CanaryConnection
 from parley.canaries.models import CanaryCall, CanaryLateError
 from parley.errors import ParleyError
 from parley.launcher.processes import processor_demand_s
@@ -37,7 +37,7 @@ deadline.
 """
 
 
-def read_counts(address: ServerAddress) -> dict[str, tuple[int, ...]]:
+def read_counts(address: CanaryAddress) -> dict[str, tuple[int, ...]]:
     """By model of the server at ``address``: numbers that grow whenever it completes a request.
 
     Raises:
@@ -109,7 +109,7 @@ class CanaryOutcome:
 
 def ask_canary(
     canary: CanaryCall,
-    address: ServerAddress,
+    address: CanaryAddress,
     *,
     processes: Collection[int],
     deadline_s: float,

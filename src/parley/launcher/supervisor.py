@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parley.canaries.connection import ServerAddress
+from parley.canaries.connection import CanaryAddress, ChannelPool
 from parley.canaries.models import CanaryCall
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.liveness import (
@@ -116,7 +116,7 @@ class Supervisor:
         report: receives one line for people at every event.
         load_s: seconds that a model may take to load.
         called: by model, those on which its canary may wait.
-        counts: reads from the server's address what its models have completed.
+        counts: reads from the server what its models have completed.
         clock: notices that the wall clock was set back.
     """
 
@@ -130,7 +130,7 @@ class Supervisor:
         report: Callable[[str], None],
         load_s: float,
         called: Callable[[str], Collection[str]],
-        counts: Callable[[ServerAddress], Mapping[str, tuple[int, ...]]] = read_counts,
+        counts: Callable[[CanaryAddress], Mapping[str, tuple[int, ...]]] = read_counts,
         clock: WallClock | None = None,
     ) -> None:
         self._server = server
@@ -146,6 +146,7 @@ class Supervisor:
         self._results: queue.SimpleQueue[tuple[int, Callable[[float], None]]] = queue.SimpleQueue()
         self._generation = 0
         self._read_counts = counts
+        self._channels = ChannelPool(server.own_address)
         self._wall_clock = clock or WallClock()
         self._silences = 0
         self._stopped_since: float | None = None
@@ -175,6 +176,7 @@ class Supervisor:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
+        self._channels.close()
         if self.failure is None:
             self._records.server.state = "stopped"
             self._records.write()
@@ -386,7 +388,7 @@ class Supervisor:
         if not self._counting and now >= self._next_counts:
             self._next_counts = now + self._limits.quiet_s / 4
             self._counting = True
-            self._start(partial(self._read_counts, self._server.own_address), self._on_counts)
+            self._start(partial(self._read_counts, self._channels), self._on_counts)
 
     def _on_counts(self, counts: Mapping[str, tuple[int, ...]] | Exception, now: float) -> None:
         self._counting = False
@@ -416,7 +418,7 @@ class Supervisor:
         work = partial(
             ask_canary,
             self._canaries[model.name],
-            self._server.own_address,
+            self._channels,
             processes=[pid for each in asked for pid in each.processes],
             deadline_s=self._limits.canary_s,
             wait=self._stopping.wait,
@@ -516,6 +518,8 @@ class Supervisor:
         self._shown, self._next_show = None, 0.0
         self._silences, self._stopped_since = 0, None
         self._replacement.on_started()
+        self._channels.close()
+        self._channels = ChannelPool(self._server.own_address)
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
         self._models = {

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from parley.protocol import TurnDecision, TurnReason
+from parley.turns.caller_pauses import CallerPauses
 from parley.turns.cues import Cue, find_cue
 from parley.turns.settings import TurnSettings
 
@@ -185,14 +186,24 @@ class EndpointingPolicy:
     """The policy of one conversation."""
 
     def __init__(
-        self, settings: TurnSettings, language: str, *, scored: bool = True, read: bool = False
+        self,
+        settings: TurnSettings,
+        language: str,
+        *,
+        scored: bool = True,
+        read: bool = False,
+        pauses: CallerPauses | None = None,
     ) -> None:
-        """``scored``: :class:`ScoreTurn` is answered; ``read``: :class:`ReadTurn` is."""
+        """``scored``: :class:`ScoreTurn` is answered; ``read``: :class:`ReadTurn` is; ``pauses``: a caller's.
+
+        Without ``pauses`` there is no extra to what is judged.
+        """
         self.settings = settings
         """How patient it is."""
         self._language = language
         self._scored = scored
         self._reads = read
+        self._pauses_of_caller = pauses
         self._asks = scored and not settings.manual
         self._speaking = False
         self._utterance = 0
@@ -359,8 +370,7 @@ class EndpointingPolicy:
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
         pause, self._new_words = self._heard_pause, False
         read = self._ask_about(text, cue)
-        judgement = judge(self.settings, pause.probability, cue, self._text_probability)
-        self._judgement = judgement
+        judgement = self._judgement = self._judge_pause(pause.probability, cue)
         if self._begun_at is not None and (at - self._begun_at) * 1000 >= self.settings.longest_ms:
             return self._commit("turn_limit", at)
         due = pause.ended_at + judgement.needed_ms / 1000
@@ -369,6 +379,15 @@ class EndpointingPolicy:
         self._due = due
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
         return [*read, *prepare, WaitForMore(max(due, at), self._decide("wait", judgement.reason, at))]
+
+    def _judge_pause(self, probability: float | None, cue: Cue | None) -> Judgement:
+        judgement = judge(self.settings, probability, cue, self._text_probability)
+        if (pauses := self._pauses_of_caller) is None:
+            return judgement
+        if not self._reading:
+            pauses.on_judged(judgement.needed_ms)
+        needed_ms = min(judgement.needed_ms + pauses.extra_ms, self.settings.limit_ms)
+        return replace(judgement, needed_ms=needed_ms)
 
     def _ask_about(self, text: str, cue: Cue | None) -> list[Output]:
         """Once for each text."""

@@ -38,6 +38,8 @@ class TurnSettings:
     """A turn that has lasted so long ends with its next pause."""
     manual: bool = False
     """No silence ends a turn: only the client does."""
+    adapts: bool = True
+    """Whether the caller's pauses lengthen the silences (:mod:`parley.turns.caller_pauses`)."""
 
 
 PRESETS: Mapping[Eagerness, TurnSettings] = {
@@ -68,7 +70,7 @@ def at_least(settings: TurnSettings | None, patient: TurnSettings) -> TurnSettin
     return dataclasses.replace(settings, **numbers)
 
 
-def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | None:
+def choose_settings(options: TurnOptions, default: Eagerness, *, adapts: bool = True) -> TurnSettings | None:
     """The settings of a session: what the client asked for, else the server's choice.
 
     Returns:
@@ -86,7 +88,8 @@ def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | 
         if not numbers and not manual:
             return None
         eagerness = "normal"
-    return dataclasses.replace(PRESETS[eagerness], **numbers, manual=manual)
+    adapts = adapts if options.adapts is None else options.adapts
+    return dataclasses.replace(PRESETS[eagerness], **numbers, manual=manual, adapts=adapts)
 
 
 def choose_silence_ms(settings: TurnSettings | None) -> int:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InvalidInputError
+from parley.turns.caller_pauses import CallerPauses
 from parley.turns.cues import Cue
 from parley.turns.endpointing import judge
 from parley.turns.settings import MAX_SILENCE_MS, TurnSettings
@@ -33,6 +34,8 @@ DELAYS_MS = tuple(range(0, 1_001, 100))
 TIMEOUTS_MS = (*range(100, 2_001, 100), 2_500, 3_000, 4_000, 5_000)
 _SETTINGS_THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _COMPLETE_MS = (0, 120, 240, 360, 480, 600, 800, 1_000, 1_300)
+_NEXT_TURN_MS = 60_000
+"""After an end."""
 _INCOMPLETE_MS = (300, 600, 900, 1_200, 1_500, 1_800, 2_200, 2_600, 3_000, 3_500, 4_000, 5_000)
 
 
@@ -114,21 +117,12 @@ class _Labels:
     """The pauses that count, in arrays."""
 
     def __init__(self, pauses: Iterable[LabelledPause]) -> None:
-        self.pauses = [
-            one for one in pauses if one.is_end or SHORTEST_HOLD_MS <= one.length_ms <= LONGEST_HOLD_MS
-        ]
+        self.pauses = [one for one in pauses if _counts(one)]
         self._is_end = np.array([one.is_end for one in self.pauses], bool)
         self._length = np.array([one.length_ms for one in self.pauses], np.float64)
         self.ready_ms = np.array([one.ready_ms for one in self.pauses], np.float64)
         # In hundredths there are few different probabilities, however many pauses there are.
-        heard = [
-            (
-                _rounded(one.scores[0][1] if one.scores else None),
-                _bare(one.cue),
-                _rounded(one.text_probability),
-            )
-            for one in self.pauses
-        ]
+        heard = [_heard(one) for one in self.pauses]
         self.kinds = list(dict.fromkeys(heard))
         """Of pauses that the policy that serves cannot tell apart: arguments of :func:`judge`."""
         places = {kind: place for place, kind in enumerate(self.kinds)}
@@ -146,6 +140,16 @@ class _Labels:
         return OperatingPoint(
             policy, float(cut_off[~self._is_end].mean()), float(acts_ms[self._is_end].mean())
         )
+
+
+def _counts(pause: LabelledPause) -> bool:
+    return pause.is_end or SHORTEST_HOLD_MS <= pause.length_ms <= LONGEST_HOLD_MS
+
+
+def _heard(pause: LabelledPause) -> tuple[float | None, Cue | None, float | None]:
+    """What the policy that serves knows: arguments of :func:`judge`."""
+    score = pause.scores[0][1] if pause.scores else None
+    return _rounded(score), _bare(pause.cue), _rounded(pause.text_probability)
 
 
 def _rounded(probability: float | None) -> float | None:
@@ -209,6 +213,27 @@ def measure_settings(pauses: Iterable[LabelledPause], settings: TurnSettings) ->
         TooFewPausesError: there are no holds, or no ends.
     """
     return _judged(_Labels(pauses), settings)
+
+
+def measure_adapting(
+    calls: Sequence[Sequence[LabelledPause]], settings: TurnSettings
+) -> OperatingPoint[TurnSettings]:
+    """What it does where it adapts to callers (:mod:`parley.turns.caller_pauses`); each call begins anew.
+
+    Raises:
+        TooFewPausesError: there are no holds, or no ends.
+    """
+    labels, acts = _Labels(chain.from_iterable(calls)), []
+    for call in calls:
+        caller = CallerPauses()
+        for one in filter(_counts, call):
+            needed = judge(settings, *_heard(one)).needed_ms
+            acts.append(max(float(min(needed + caller.extra_ms, settings.limit_ms)), one.ready_ms))
+            caller.on_speech_stopped(0)
+            caller.on_judged(needed)
+            caller.on_speech_started(round(min(one.length_ms, _NEXT_TURN_MS)))
+            caller.on_words()
+    return labels.point(np.array(acts), settings)
 
 
 def _judged(labels: _Labels, settings: TurnSettings) -> OperatingPoint[TurnSettings]:

@@ -127,6 +127,7 @@ STATES = st.builds(
     background=BACKGROUND,
     announce=st.booleans(),
     muted=st.booleans(),
+    extra_pause_ms=st.just(0) | NUMBERS,
     handled=st.one_of(st.none(), NUMBERS),
     unfinished=st.lists(NUMBERS, max_size=3) | st.just([1] * 1_000),
 )

@@ -155,6 +155,17 @@ async def test_a_muted_session_stays_muted():
     assert call.outlet.finals == ["hello"]
 
 
+async def test_what_was_learned_of_the_pauses_is_kept():
+    call = await resumed(
+        Resume(state=state(extra_pause_ms=200)),
+        start=Start(checkpoints=True, turn=TurnOptions(eagerness="normal")),
+    )
+    call.recognition.script.extend(all_of_utterance(1, 1_000, 1_500, "hello"))
+    await call.until(4_000)
+    assert {one.needed_ms for one in call.outlet.of(protocol.TurnDecision)} == {440}
+    assert call.outlet.of(Checkpoint)[-1].state.extra_pause_ms == 200
+
+
 @pytest.mark.parametrize("eagerness", ["off", "normal", "patient"])
 async def test_a_turn_that_has_begun_ends_by_silence(eagerness):
     kept = Resume(state=state(utterances=1, user=UserTurnState(text="what time is it")))
@@ -466,6 +477,8 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
         Resume(state=state(turns=10**9)),
         Resume(state=state(utterances=-1)),
         Resume(state=state(audio_ms=-1)),
+        Resume(state=state(extra_pause_ms=-1)),
+        Resume(state=state(extra_pause_ms=301)),
         Resume(state=state(), audio_ms=10**12),
         Resume(state=state(audio_ms=2_000), audio_ms=1_000),
         Resume(state=state(user=UserTurnState(text="x" * 33_000))),

@@ -103,6 +103,18 @@ async def test_incomplete_turn_waits():
 
 
 @pytest.mark.parametrize(
+    ("server", "session", "needed_ms"),
+    [(True, None, [240, 295]), (True, False, [240, 240]), (False, None, [240, 240])],
+)
+async def test_call_waits_longer_after_a_caller_was_cut_off(server, session, needed_ms):
+    call = FakeCall(AgentConfig(turn_adapts=server))
+    call.hears((200, 1_000, "set a timer"), (1_300, 2_000, "for ten minutes"))
+    await answered(call, Start(turn=TurnOptions(eagerness="normal", adapts=session)), turns=2)
+    commits = [one for one in call.outlet.of(TurnDecision) if one.decision == "commit"]
+    assert [one.needed_ms for one in commits] == needed_ms
+
+
+@pytest.mark.parametrize(
     ("failure", "code"),
     [
         (ModelUnavailableError("gone"), "model_unavailable"),

@@ -9,7 +9,9 @@ import pytest
 from fake_triton import FakeTriton, Servers, outputs
 
 from parley.asr.messages import AsrReply, TranscribeReply
+from parley.canaries import connection
 from parley.canaries.asking import ask_canaries, call_canaries, profile_models
+from parley.canaries.connection import ChannelPool
 from parley.canaries.models import CANARIES, CanaryError, CanaryLateError, called_models
 from parley.embeddings.messages import EmbeddingSpace, EmbedReply
 from parley.errors import (
@@ -246,6 +248,30 @@ def test_a_stream_is_left_to_end_by_itself(serve, answer):
     ask_canaries(serve(triton), {"espeak": ""}, DEADLINE_S)
     # Cancelled just as it ends, it could take the server with it.
     assert triton.stream_ends.get(timeout=DEADLINE_S) is grpc.StatusCode.OK
+
+
+def test_channel_pool_opens_one_channel_and_another_after_a_failure(serve, monkeypatch):
+    opened = []
+
+    def open_channel(address):
+        opened.append(real(address))
+        return opened[-1]
+
+    real = connection.open_blocking_channel
+    monkeypatch.setattr(connection, "open_blocking_channel", open_channel)
+    pool = ChannelPool(serve(FakeTriton(smart_turn=RIGHT["smart_turn"], espeak=RIGHT["espeak"])))
+    for model in ("smart_turn", "espeak", "smart_turn"):
+        CANARIES[model](pool, DEADLINE_S)
+    assert len(opened) == 1
+    with pytest.raises(CanaryLateError):
+        CANARIES["qwen3"](pool, 0.2)
+    CANARIES["espeak"](pool, DEADLINE_S)
+    assert len(opened) == 2
+    in_use = pool.take()
+    pool.close()
+    pool.put_back(in_use)
+    with pytest.raises(ValueError, match="closed"):
+        in_use.unary_unary("/any")(b"")
 
 
 def test_all_models_are_asked_and_each_has_its_result(serve):

@@ -687,6 +687,17 @@ def test_one_canary_that_fails_changes_nothing(make):
     assert case.server.loads == []
 
 
+def test_canaries_use_one_pool_of_channels_until_the_server_is_started_again(make):
+    pools = []
+    case = make(canaries={"echo": lambda address, _: pools.append(address) or "answered"}, quiet_s=0.04)
+    case.until(lambda: len(pools) > 2)
+    before = pools[-1]
+    assert all(one is before for one in pools)
+    case.server.status = 1
+    case.until(lambda: pools[-1] is not before)
+    assert case.server.restarted == 1
+
+
 def test_canary_of_a_replaced_process_does_not_count_against_the_new_one(make):
     asked, over, again = threading.Event(), threading.Event(), threading.Event()
 

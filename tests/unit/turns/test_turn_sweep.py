@@ -18,6 +18,7 @@ from parley.turns.sweep import (
     LabelledPause,
     OperatingPoint,
     TooFewPausesError,
+    measure_adapting,
     measure_settings,
     sweep,
     sweep_settings,
@@ -192,3 +193,11 @@ def test_settings_without_a_wait_for_what_sounds_incomplete_keep_their_other_num
     base = replace(NORMAL, incomplete_ms=0, limit_ms=5_000)
     found = sweep_settings(some_pauses(40), base).points
     assert {(one.policy.unfinished_ms, one.policy.limit_ms) for one in found} == {(2_000, 5_000)}
+
+
+def test_policy_that_adapts_is_slower_only_with_callers_whom_it_cut_off():
+    pauses = [hold(390.0, (160.0, 0.9)), hold(330.0, (160.0, 0.9)), end((160.0, 0.9))]
+    apart = measure_adapting([pauses, [end((160.0, 0.9))]], NORMAL)
+    assert (apart.cut_offs, apart.delay_ms) == (0.5, (340 + 240) / 2)
+    alike = measure_settings([*pauses, end((160.0, 0.9))], NORMAL)
+    assert (alike.cut_offs, alike.delay_ms) == (1.0, 240)

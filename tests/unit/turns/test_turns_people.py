@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from turns_people import Silence, find_silences, label_silences, read_settings, row_of
+from turns_people import Silence, all_later, find_silences, label_silences, read_settings, row_of
 
 from parley.errors import InvalidMessageError
 from parley.turns.settings import PRESETS
-from parley.turns.sweep import Frontier, OperatingPoint
+from parley.turns.sweep import Frontier, LabelledPause, OperatingPoint
 
 MS = 16
 
@@ -85,3 +85,9 @@ def test_options_that_no_session_takes_are_refused(given):
 def test_row_has_a_mark_where_a_budget_cannot_be_kept():
     frontier = Frontier([OperatingPoint(None, 0.25, 400.0), OperatingPoint(None, 0.1, 900.0)])
     assert row_of("one", frontier) == ["one", "-", "25.0%", "25.0%", "-", f"{frontier.area:.3f}"]
+
+
+def test_all_silences_are_longer_by_what_the_delay_allows():
+    end, hold = (LabelledPause(is_end, length_ms=450, scores=((160, 0.9),)) for is_end in (True, False))
+    found = all_later([end, hold], PRESETS["normal"], 298)
+    assert (found.policy.complete_ms, found.delay_ms, found.cut_offs) == (295, 295, 1.0)
