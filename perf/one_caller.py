@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from eval_recordings import Pcm
 from harness.people import Clip, Wave, add_noise, crowd, load_people
@@ -50,6 +51,8 @@ _QUIET_MS = 1_200
 """The caller's speech does not go on so long after it."""
 _TOUCHES_MS = 200
 """An utterance with less of a turn is somebody else's."""
+_WORD_MS = 500
+"""Shorter sounds of others are not counted."""
 _LEVEL_DB, _SOFTER_DB = -26.0, 10.0
 _GOALS = "goals: 90% answered, 3% of others' taken, 1% of the caller's ignored, 5% of a core"
 
@@ -137,6 +140,7 @@ class Line:
     def __init__(self, vad: SileroVad, speakers: Speakers, *, by_voice: bool) -> None:
         self._vad = vad
         self._cut = False
+        self._options = msgspec.structs.replace(_VAD, ignore_background=not by_voice)
         self.heard = Conversation()
         self.spans: dict[int, tuple[float, float]] = {}
         """Utterances of anybody (ms)."""
@@ -156,7 +160,7 @@ class Line:
 
     async def hear(self, audio: Pcm) -> None:
         """Hear all of it: i16 ``[n]``, 16 kHz."""
-        track = UtteranceLimits().segmenter(_VAD)
+        track = UtteranceLimits().segmenter(self._options)
         began = 0.0
         for start in range(0, len(audio), _PIECE):
             piece = audio[start : start + _PIECE]
@@ -245,6 +249,8 @@ def judge(call: Call, line: Line, found: Figures) -> None:
         found.answered.note("" if not near or later or not spoken & heard.texts else call.kind)
         found.ignored.note("" if spoken & heard.texts else call.kind)
     for number in line.spans.keys() - own:
+        if line.spans[number][1] - line.spans[number][0] < _WORD_MS:
+            continue
         found.taken.note(call.kind if number in heard.texts else "")
     found.seconds += len(call.audio) / RATE
 
