@@ -201,7 +201,7 @@ def make_calls(clips: Sequence[Clip]) -> list[Call]:
     for number, clip in enumerate(clips):
         own = by_speaker[clip.speaker]
         first, second = _at(own[(own.index(clip) + 1) % len(own)].samples), _at(clip.samples)
-        others = [voice for voice in voices if voice != clip.speaker]
+        others = [voice for voice in voices if not _is_same(voice, clip.speaker)]
         other = np.concatenate([_at(one.samples) for one in by_speaker[others[number % len(others)]]])
         other = np.roll(other, -number * RATE)
         lead, gap = (np.zeros(round(length * RATE), np.float32) for length in (_LEAD_S, _GAP_S))
@@ -222,6 +222,11 @@ def make_calls(clips: Sequence[Clip]) -> list[Call]:
         for kind, wave in waves.items():
             calls.append(Call(kind, np.rint(np.clip(wave, -1, 1) * 32_767).astype(np.int16), turns))
     return calls
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two speakers may be one person, as the two readings of literature seem to be."""
+    return one == other or (one.endswith(".wav") and other.endswith(".wav"))
 
 
 def _at(wave: Wave) -> Wave:

@@ -31,7 +31,7 @@ _ENROLLED = INPUT_SAMPLE_RATE * 3 // 2
 _WINDOWS = 2
 """Windows of another voice, one behind the other, that end the caller's utterance."""
 _TALK = 30 * INPUT_SAMPLE_RATE
-"""Samples after others were heard for which soft speech waits until its voice is judged."""
+"""Samples after others were heard for which no onset pauses the agent."""
 _BEGINNING = INPUT_SAMPLE_RATE * 3 // 10
 """Samples that are as loud as the caller's turns where the caller speaks."""
 _KEPT_S = 8
@@ -57,8 +57,8 @@ class _Utterance:
 class CallerGate:
     """Stands between the recogniser's events and the conversation.
 
-    The voice of the call's first speech is the caller's. Speech is passed on at once, unless others were
-    heard shortly before and it is soft: then it waits for a second of it. An utterance of another voice
+    The voice of the call's first speech is the caller's. Speech is passed on at once, unless it
+    is soft: then it waits for a second of it. An utterance of another voice
     is no turn: its text is not passed on. Where others talk on behind the caller's words, the utterance is
     ended. What cannot be judged in time is the caller's.
 
@@ -138,8 +138,9 @@ class CallerGate:
 
     def on_speech_started(self, event: SpeechStarted) -> None:
         """Somebody has started to speak."""
-        waits = self._others_talk
-        self._current = one = _Utterance(event.at_ms * _PER_MS, [] if waits else None)
+        begin = event.at_ms * _PER_MS
+        waits = self.enabled and self._voice.is_soft(loudness(self._audio.since(begin)))
+        self._current = one = _Utterance(begin, [] if waits else None)
         self._awaited.append(one)
         self._undecided.append(one)
         self._pass_on(one, lambda: self._handler.on_speech_started(event))
@@ -237,7 +238,7 @@ class CallerGate:
             if (vector := await self._embed(speech[-MOST:])) is not None:
                 seconds, at = len(speech) / INPUT_SAMPLE_RATE, one.begin / INPUT_SAMPLE_RATE
                 is_other = not self._voice.accepts(vector, loudness(speech), seconds, at)
-        elif one.held is not None and len(speech) >= _PER_MS * 20:
+        elif one.held is not None:
             is_other = self._voice.is_soft(loudness(speech))
         self._decide(one, is_other=is_other)
 

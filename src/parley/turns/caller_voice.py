@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from parley.turns.interruption import words_of
 
-ENROL_S = 1.0
+ENROL_S = 0.7
 """The shortest speech by which a voice is known."""
 _LIKE = 0.15
 """Likeness from which a voice as loud as the caller's is the caller's."""
@@ -24,7 +24,7 @@ _MORE_PER_DB = 0.025
 """So much more for each decibel that it is softer."""
 _SOFTER_DB, _LOUDER_DB = -4.0, 6.0
 """Relative to the caller: softer is somebody else in the room; who is so much louder has the telephone."""
-_SURE = 0.4
+_SURE = 0.3
 """Likeness from which speech adds to what is known of the voice."""
 _MOST_S = 20.0
 """Speech that is known of a voice; later speech replaces some of it."""
@@ -37,7 +37,9 @@ _LOUD = 0.9
 
 
 def loudness(speech: NDArray[np.int16]) -> float:
-    """Level that a tenth of the speech exceeds, dB: i16 ``[n]``, at least 20 ms at 16 kHz."""
+    """Level that a tenth of the speech exceeds, dB: i16 ``[n]``, 16 kHz; of less than 20 ms: 0."""
+    if len(speech) < _FRAME:
+        return 0.0
     frames = speech[: len(speech) // _FRAME * _FRAME].reshape(-1, _FRAME).astype(np.float32)
     return float(10 * np.log10(np.quantile((frames**2).mean(axis=1), _LOUD) + 1.0))
 

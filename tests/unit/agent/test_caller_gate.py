@@ -154,8 +154,8 @@ class Line:
             for _ in range(8):
                 await asyncio.sleep(0)
 
-    def start(self):
-        self.gate.on_speech_started(SpeechStarted(at_ms=self.at_ms))
+    def start(self, before_ms=0):
+        self.gate.on_speech_started(SpeechStarted(at_ms=self.at_ms - before_ms))
 
     async def stop(self, text):
         self.number += 1
@@ -219,7 +219,8 @@ async def test_caller_who_speaks_into_the_talk_is_passed_on(line, amplitude):
 
 async def test_loud_speech_is_passed_on_at_once(line):
     await line.stop("words")
-    line.start()
+    await line.hear(LOUD, 160)
+    line.start(before_ms=160)
     assert line.passed.events[-1][0] == "on_speech_started"
 
 

@@ -24,7 +24,7 @@ def voice():
 
 def test_first_voice_is_the_callers_when_it_is_long_enough():
     voice = CallerVoice("en")
-    assert voice.accepts(OWN, LEVEL, 0.6, 0.0)
+    assert voice.accepts(OWN, LEVEL, 0.5, 0.0)
     assert not voice.is_known
     assert voice.accepts(OTHER, LEVEL, 1.0, 1.0)
     assert voice.is_known
