@@ -367,7 +367,9 @@ class AgentSession:
         if vad.onset_threshold is None:
             vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
         if vad.ignore_background is None:
-            vad = msgspec.structs.replace(vad, ignore_background=self._config.ignore_background)
+            # By voice and level others are told from the caller better than by the level alone.
+            by_level = self._config.ignore_background and not self._has_one_caller(start)
+            vad = msgspec.structs.replace(vad, ignore_background=by_level)
         if vad.silence_ms is None:
             silence_ms = choose_silence_ms(choose_settings(start.turn, self._config.eagerness))
             vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
@@ -386,7 +388,8 @@ class AgentSession:
     def _has_one_caller(self, start: protocol.Start) -> bool:
         chosen = start.turn.one_caller
         wanted = self._config.one_caller if chosen is None else chosen
-        return wanted and start.turn.detection == "auto" and not self._is_canary
+        possible = self._engines.speaker is not None and start.turn.detection == "auto"
+        return wanted and possible and not self._is_canary
 
     def _cut_utterance(self) -> None:
         with suppress(OverloadedError):  # then it ends with the talk

@@ -113,6 +113,14 @@ async def test_speech_that_is_not_judged_is_the_callers(error):
     assert call.unjudged != []
 
 
+@pytest.mark.parametrize("one_caller", [True, False])
+async def test_level_alone_does_not_silence_others_where_the_voice_is_known(one_caller):
+    call, _ = calls(lambda _: LOUD, config=AgentConfig(ignore_background=True))
+    await call.start(Start(turn=TurnOptions(one_caller=one_caller)))
+    await call.end()
+    assert call.recognition.streams[0].options.vad.ignore_background is not one_caller
+
+
 class Passed:
     """Writes down what is passed on."""
 
