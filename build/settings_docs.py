@@ -27,6 +27,7 @@ from parley.models.qwen3 import ChatSettings
 from parley.models.recognition import RecognitionSettings
 from parley.models.segments import ReaderSettings, SegmentSettings, WindowSettings
 from parley.models.smart_turn import SmartTurnSettings
+from parley.models.speaker_embedding import SpeakerSettings
 from parley.runtime.onnx import OnnxSettings
 from parley.runtime.parameters import is_setting
 from parley.triton.model_client import ClientSettings
@@ -56,6 +57,7 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "parakeet_encoder": (OnnxSettings,),
     "parakeet_decoder": (OnnxSettings,),
     "embeddings": (EmbeddingSettings, OnnxSettings),
+    "speaker_embedding": (SpeakerSettings, OnnxSettings),
     "smart_turn": (SmartTurnSettings, OnnxSettings),
     "qwen3": (ChatSettings, EngineSettings),
     "t3": (EngineSettings,),

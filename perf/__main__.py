@@ -22,6 +22,7 @@ _PROGRAMS = {
     "load": "load",
     "memory-plans": "memory_plans",
     "observe": "observe",
+    "one-caller": "one_caller",
     "over-agent": "over_agent",
     "pass-rates": "pass_rates",
     "perf-analyzer": "perf_analyzer.cli",

@@ -26,7 +26,7 @@ from fetching.manifest import ROOT, FetchError, Piece
 
 _BLOCK = 1 << 20
 # For a package whose code is for one kind of machine; the data in it is the same for all.
-_PLATFORM = "manylinux_2_34_x86_64"
+_PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64")
 _PIP = (
     "--quiet",
     "--disable-pip-version-check",
@@ -36,8 +36,8 @@ _PIP = (
     "--only-binary=:all:",
 )
 _DOWNLOAD = (
-    *("download", *_PIP, "--implementation=py", "--abi=none", "--python-version=3.11"),
-    *(f"--platform={_PLATFORM}", "--dest"),
+    *("download", *_PIP, "--implementation=cp", "--abi=cp311", "--abi=none", "--python-version=3.11"),
+    *(*(f"--platform={name}" for name in _PLATFORMS), "--dest"),
 )
 _INSTALL = ("install", *_PIP, "--require-hashes", "--upgrade", "--target")
 _PACK = (

@@ -181,6 +181,10 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     detection: Literal["auto", "manual"] = "auto"
     """``manual``: no pause ends the user's turn and no speech interrupts the agent; the client ends the turn
     with :class:`Commit` (push to talk)."""
+    one_caller: bool | None = None
+    """Whether only the voice that opened the call has turns, until the caller hands over ("here is my wife");
+    what others say is a :class:`SpeechIgnored` or :class:`Resumed`. Not with manual turns. None: the
+    server's default."""
     answer: bool = True
     """False: a turn of the user goes into the history and is answered only after :class:`Respond`."""
 
@@ -1001,21 +1005,21 @@ class Resumed(_Event, frozen=True, tag="resumed", kw_only=True):
 
     turn: int
     response_id: str
-    reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
+    reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words", "other_speaker"]
     """``noise``: shorter than ``vad.min_speech_ms``. ``backchannel``: "mhm" or the like. ``echo``: the
-    agent's own words. ``too_short``, ``too_few_words``: less than ``barge_in`` demands. ``no_words``: the
-    transcript was empty."""
+    agent's own words. ``too_short``, ``too_few_words``: less than ``barge_in`` demands, or a few brief words
+    that are not certain. ``no_words``: the transcript was empty. ``other_speaker``: ``turn.one_caller``."""
     text: str = ""
     """Its transcript. It is no turn of the user."""
 
 
 class SpeechIgnored(_Event, frozen=True, tag="speech_ignored", kw_only=True):
-    """Words that the user said over the agent are no turn of the user and are not answered.
+    """Words that the user said over the agent, or that somebody else said, are no turn of the user.
 
-    Sent in place of :class:`Resumed` where ``barge_in.pause_playback`` is off.
+    Sent in place of :class:`Resumed` where ``barge_in.pause_playback`` is off, or nothing was paused.
     """
 
-    reason: Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]
+    reason: Literal["backchannel", "echo", "too_short", "too_few_words", "no_words", "other_speaker"]
     """See :class:`Resumed`."""
     text: str
 

@@ -183,6 +183,10 @@ class AgentConfig(msgspec.Struct, frozen=True):
     server's."""
     ignore_background: bool = False
     """Whether talk that goes on behind the caller's is silence, for sessions that do not say it."""
+    speaker: str = "speaker_embedding"
+    """Name of the model by which the caller's voice is known again; ``none``: all speech is the caller's."""
+    one_caller: bool = False
+    """Whether only the voice that opened a call is answered, in sessions that do not say it."""
     eagerness: Eagerness = "off"
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     turn_adapts: bool = True
@@ -373,7 +377,7 @@ def _find_absent(
 
 
 def why_absent(parameters: Parameters, llm: str) -> str:
-    """Why a language model, or an embedder, of this server cannot be used; empty: it can."""
+    """Why a language model, or another model without a fallback, cannot be used; empty: it can."""
     return _find_absent(parameters, (), (llm,), ()).get(llm, "")
 
 

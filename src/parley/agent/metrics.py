@@ -129,6 +129,9 @@ STORAGE = _gauge("storage_free_ratio", "Free part of a folder's file system, 0 t
 UNSCORED = _counter(
     "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)
 )
+UNJUDGED = _counter(
+    "parley_voice_unjudged", "Speech of users whose voice was not compared with the caller's", ("reason",)
+)
 LLM_FALLBACKS = _counter(
     "parley_llm_fallback",
     "Answers for which one language model replaced another",
@@ -166,7 +169,7 @@ FAMILIES = (
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
     *(HELD_BACK, HEDGED, KNOWLEDGE, DECISIONS, RECORDINGS, SPOOL, REFUSED, WEBHOOKS),
     *(ACTIVE, LIMIT, DRAINING, AGENTS, WRONG_AGENT_FILES, GPU_MEMORY, STORAGE),
-    *(UNSCORED, LLM_FALLBACKS, TTS_FALLBACKS, SPECULATIONS),
+    *(UNSCORED, UNJUDGED, LLM_FALLBACKS, TTS_FALLBACKS, SPECULATIONS),
 )
 _OVERHEAD_EVERY = 64
 """Chunks of a session of which one is observed."""
@@ -235,6 +238,10 @@ class AgentMetrics:
     def on_pause_unscored(self, code: str) -> None:
         """The turn model has failed at a pause."""
         self._metrics.count(UNSCORED, reason=code)
+
+    def on_voice_unjudged(self, code: str) -> None:
+        """The model of speakers has failed."""
+        self._metrics.count(UNJUDGED, reason=code)
 
     def on_llm_fallback(self, fallback: ChatFallback) -> None:
         """One language model answers in the place of another."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parley.agents.registry import AgentRegistry
 from parley.calls.writing import CallWriter
-from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
+from parley.engines.base import ChatModel, Recognizer, SpeakerModel, Synthesizer, TurnModel
 from parley.knowledge.passages import KnowledgeSearch
 from parley.protocol import ServerEvent
 from parley.tools.base import ServerTools
@@ -25,6 +25,15 @@ class TurnScoring:
     model: TurnModel
     failed: Callable[[str], None]
     """Called with the error code of every pause without a score."""
+
+
+@dataclass(frozen=True)
+class SpeakerScoring:
+    """What represents voices, and a callback for its failures."""
+
+    model: SpeakerModel
+    failed: Callable[[str], None]
+    """Called with the error code of speech that was not judged."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class Engines:
     ``discarded``."""
     reads_turns: bool = False
     """Whether the language model is asked how likely the user's words end a sentence."""
+    speaker: SpeakerScoring | None = None
+    """None: all speech is the caller's."""
     server_tools: ServerTools | None = None
     tracing: Tracing | None = None
     agents: AgentRegistry | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.agent.audio_recognition import AudioRecognition
+from parley.agent.caller_gate import CallerGate
 from parley.agent.checkpoints import Checkpoints, HandledMessages, Snapshot
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
@@ -35,11 +36,13 @@ from parley.errors import (
     InferenceError,
     InvalidInputError,
     InvalidMessageError,
+    OverloadedError,
     ParleyError,
     SessionIdleError,
     ShuttingDownError,
 )
 from parley.inference import make_engine_name
+from parley.languages import primary_language
 from parley.logs import log_ids
 from parley.protocol import Answer, CloseReason
 from parley.timeouts import hold_task, loop_time, with_timeout
@@ -116,11 +119,23 @@ class AgentSession:
             trace=self._trace,
         )
         options = self._asr_options(start)
+        self._gate = None
+        if engines.speaker is not None:
+            self._gate = CallerGate(
+                engines.speaker,
+                self._conversation,
+                primary_language(speech_language(start, engines.synthesizer)),
+                enabled=self._has_one_caller(start),
+                deadline_s=config.deadlines.turn_s,
+                name=name,
+                cut=self._cut_utterance,
+                ignored=self._ignore_other,
+            )
         self._recognition = AudioRecognition(
             engines.recognizer,
             name,
             options,
-            self._conversation,
+            self._gate or self._conversation,
             config,
             on_chunk=self._metrics.on_chunk,
             resume=resume,
@@ -290,7 +305,8 @@ class AgentSession:
 
     def _snapshot(self) -> Snapshot:
         conversation, recognition = self._conversation, self._recognition
-        contained = recognition.contained(conversation.interruptions.held_from_ms)
+        held = (conversation.interruptions.held_from_ms, self._gate.held_from_ms if self._gate else None)
+        contained = recognition.contained(min((at_ms for at_ms in held if at_ms is not None), default=None))
         muted = recognition.muted_behind(contained.audio_ms)
         state = msgspec.structs.replace(
             conversation.state(contained, muted=muted),
@@ -303,13 +319,15 @@ class AgentSession:
             self._start,
             conversation.agent_turns.history,
             state,
-            settled=conversation.settled and recognition.idle and self._updates.idle,
+            settled=conversation.settled and recognition.idle and held[1] is None and self._updates.idle,
         )
 
     def _apply(self, start: protocol.Start) -> None:
         self._start = start
         prefix_changed = self._conversation.change(start)
         self._recognition.change(self._asr_options(start))
+        if self._gate is not None:
+            self._gate.enabled = self._has_one_caller(start)
         self._on_change()
         self._emit(protocol.Updated())
         if prefix_changed:
@@ -349,7 +367,9 @@ class AgentSession:
         if vad.onset_threshold is None:
             vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
         if vad.ignore_background is None:
-            vad = msgspec.structs.replace(vad, ignore_background=self._config.ignore_background)
+            # By voice and level others are told from the caller better than by the level alone.
+            by_level = self._config.ignore_background and not self._has_one_caller(start)
+            vad = msgspec.structs.replace(vad, ignore_background=by_level)
         if vad.silence_ms is None:
             silence_ms = choose_silence_ms(choose_settings(start.turn, self._config.eagerness))
             vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
@@ -364,6 +384,20 @@ class AgentSession:
             # Utterances become turns later, or never: their spans are below that of the call.
             traceparent=self._trace.traceparent,
         )
+
+    def _has_one_caller(self, start: protocol.Start) -> bool:
+        chosen = start.turn.one_caller
+        wanted = self._config.one_caller if chosen is None else chosen
+        possible = self._engines.speaker is not None and start.turn.detection == "auto"
+        return wanted and possible and not self._is_canary
+
+    def _cut_utterance(self) -> None:
+        with suppress(OverloadedError):  # then it ends with the talk
+            self._recognition.end_utterance()
+
+    def _ignore_other(self, text: str) -> None:
+        self._conversation.agent_turns.ignore("other_speaker", text)
+        self._begin_turn()  # the words are not decoded again with the caller's
 
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
@@ -482,6 +516,7 @@ class AgentSession:
                 self._checkpoints.close()
             ending |= self._updates.close()
             ending |= self._conversation.close()
+            ending |= self._gate.close() if self._gate is not None else set()
             if self._followed is not None and (heard := self._conversation.agent_turns.cut_off) is not None:
                 self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
             # A client that was asked to leave goes on elsewhere.

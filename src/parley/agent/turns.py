@@ -49,7 +49,9 @@ from parley.tracing import NO_TRACE, Trace
 from parley.turns.interruption import InterruptionWords, words_of
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
-ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
+ResumeReason: TypeAlias = Literal[
+    "noise", "backchannel", "echo", "too_short", "too_few_words", "no_words", "other_speaker"
+]
 
 MAX_QUEUED = 16
 _INTERRUPTED_AT_ONCE = 8

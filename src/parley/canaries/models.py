@@ -32,6 +32,7 @@ from parley.inference import (
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
 from parley.runtime.extensions import find_extensions
+from parley.speakers.embedding import LEAST
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.synthesizers import ESPEAK, KNOWN
 
@@ -308,9 +309,20 @@ def _ask_embeddings(server: CanaryConnection) -> None:
     require(bool(abs(np.linalg.norm(vector) - 1) < _LENGTH_ERROR), "EMBEDDING has not the length 1")
 
 
+def _ask_speaker_embedding(server: CanaryConnection) -> None:
+    noise = np.random.default_rng(0).integers(-99, 99, (1, LEAST), np.int16)
+    vector = _finite(
+        server.infer(ModelRequest("speaker_embedding", {"AUDIO": noise}, ("EMBEDDING",))),
+        "EMBEDDING",
+        (1, None),
+    )
+    require(bool(abs(np.linalg.norm(vector) - 1) < _LENGTH_ERROR), "EMBEDDING has not the length 1")
+
+
 _ASK: dict[str, Callable[[CanaryConnection], None]] = {
     "smart_turn": _ask_smart_turn,
     "embeddings": _ask_embeddings,
+    "speaker_embedding": _ask_speaker_embedding,
     "parakeet_encoder": _ask_parakeet_encoder,
     "parakeet_decoder": _ask_parakeet_decoder,
     "parakeet_transcribe": partial(_ask_transcriber, "parakeet_transcribe"),

@@ -165,6 +165,17 @@ class TurnModel(Protocol):
         ...
 
 
+class SpeakerModel(Protocol):
+    """Represents voices by vectors whose dot product is their likeness."""
+
+    async def embed(self, speech: NDArray[np.int16]) -> NDArray[np.float32]:
+        """The vector of one person's speech, f32 ``[d]`` of length 1; raises a ``ParleyError`` on failure.
+
+        ``speech``: i16 ``[n]``, 16 kHz mono, at least half a second.
+        """
+        ...
+
+
 class Embedder(Protocol):
     """Represents texts by vectors whose dot product is the similarity of the texts."""
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from parley.engines.base import ChatModel, Embedder, Recognizer, RemoteChat, TurnModel
+from parley.engines.base import ChatModel, Embedder, Recognizer, RemoteChat, SpeakerModel, TurnModel
 from parley.engines.embeddings import EMBEDDINGS, ModelEmbedder
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.recognizers import ModelRecognizer
 from parley.engines.smart_turn import SmartTurnModel
+from parley.engines.speaker_embedding import SPEAKER_EMBEDDING, SpeakerEmbeddingModel
 from parley.engines.speech import ChatterboxSpeaker, KnownSpeaker, ModelSpeaker
 from parley.errors import ModelLoadingError
 from parley.inference import ModelClient
@@ -43,7 +44,7 @@ class MakeChatModel(Protocol):
 
 
 class MakeEngine(Protocol[EngineT_co]):
-    """Makes a synthesizer, an end-of-turn model or an embedder."""
+    """Makes a synthesizer, an end-of-turn model, a model of speakers or an embedder."""
 
     def __call__(self, client: ModelClient, *, timeout_s: float) -> EngineT_co:
         """``timeout_s``: for the first answer, and for each piece that follows (seconds)."""
@@ -80,6 +81,9 @@ SYNTHESIZERS: Mapping[str, MakeEngine[ModelSpeaker]] = {
 }
 TURN_MODELS: Mapping[str, MakeEngine[TurnModel]] = {
     "smart_turn": SmartTurnModel,
+}
+SPEAKER_MODELS: Mapping[str, MakeEngine[SpeakerModel]] = {
+    SPEAKER_EMBEDDING: SpeakerEmbeddingModel,
 }
 EMBEDDERS: Mapping[str, MakeEngine[Embedder]] = {
     EMBEDDINGS: ModelEmbedder,

@@ -18,6 +18,7 @@ from parley.runtime.extensions import find_extensions
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_parameters
 from parley.runtime.weights import resolve_weights
+from parley.speakers.embedding import FILE as SPEAKER_FILE
 from parley.tts.english import dictionary, network
 from parley.tts.synthesizers import KNOWN
 
@@ -126,6 +127,7 @@ _any = _always()
 _FILES: Mapping[str, Files] = {
     "nemotron_streaming": streaming_files,
     "embeddings": _always(*embeddings.FILES),
+    "speaker_embedding": _always(SPEAKER_FILE),
     **{model: _always(*known.files) for model, known in KNOWN.items()},
     **find_extensions("weight_files"),
 }

@@ -22,7 +22,7 @@ from parley.agent.defined_agents import AgentOpener
 from parley.agent.headroom import CallBoard, Headroom, open_board
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
-from parley.agent.ports import Engines, TurnScoring
+from parley.agent.ports import Engines, SpeakerScoring, TurnScoring
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import open_calls
 from parley.calls.writing import CallWriter
@@ -34,6 +34,7 @@ from parley.engines.registry import (
     EMBEDDERS,
     RECOGNIZERS,
     REMOTE_CHAT,
+    SPEAKER_MODELS,
     SYNTHESIZERS,
     TURN_MODELS,
     find_engine,
@@ -155,7 +156,12 @@ class AgentService:
         self._chat = engines.chat
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
-        engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
+        engines = dataclasses.replace(
+            engines,
+            speaker=make_speaker(parameters, config, self._client, agent_metrics),
+            server_tools=self._server_tools,
+            tracing=self._tracing,
+        )
         loaded = _LoadedClient(self._client, lambda: self._is_loading)
         self._agents = await _open_agents(
             parameters,
@@ -422,6 +428,29 @@ def make_embedder(parameters: Parameters, config: AgentConfig, client: ModelClie
     from parley.engines.shared_embeddings import SharedEmbedder  # noqa: PLC0415 - imports a client of PostgreSQL
 
     return SharedEmbedder(embedder, config.knowledge_store)
+
+
+def make_speaker(
+    parameters: Parameters, config: AgentConfig, client: ModelClient, metrics: AgentMetrics
+) -> SpeakerScoring | None:
+    """What represents voices; None: it cannot be used, which is logged.
+
+    Raises:
+        ModelLoadingError: there is no such engine.
+    """
+    if config.speaker == NO_MODEL:
+        return None
+    if reason := why_absent(parameters, config.speaker):
+        _log.log(
+            logging.WARNING if config.one_caller else logging.DEBUG,
+            "without %s, all speech is the caller's: %s",
+            config.speaker,
+            reason,
+        )
+        return None
+    make = find_engine(SPEAKER_MODELS, config.speaker)
+    model = make(client, timeout_s=config.deadlines.turn_s + _ENGINE_MARGIN_S)
+    return SpeakerScoring(model, metrics.on_voice_unjudged)
 
 
 async def _open_agents(

@@ -16,7 +16,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 _OF_THE_SERVER = frozenset(
     "asr llm llm_url llm_model llm_key_file llm_continuation tts tts_fallback agents calls calls_store "
     "calls_list record_debug max_sessions max_calls refuse_when_late typical_call_s embedder knowledge_store "
-    "replaceable_tools ignore_background boost_names vad phrases phrase_weight".split()
+    "replaceable_tools ignore_background speaker one_caller boost_names vad phrases phrase_weight".split()
 )
 """Settings whose models, stores and limits a replay does not have; its texts are those of the recording."""
 

@@ -41,6 +41,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "f": (2, "float"),
         "i": (3, "int64"),
         "t": (5, "Tensor"),
+        "ints": (8, "*int64"),
         "type": (20, "int32"),
     },
     "Tensor": {
@@ -62,7 +63,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "Dimension": {"dim_param": (2, "string")},
 }
 """Number and type of the fields in onnx.proto, by message; ``*``: repeated."""
-_FLOAT, _INT = 1, 2
+_FLOAT, _INT, _INTS = 1, 2, 7
 _EXTERNAL = 1
 MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside ONNX's own."""
@@ -147,15 +148,22 @@ class Node:
 
 
 def make_node(
-    kind: str, inputs: Sequence[str], outputs: Sequence[str], *, domain: str = "", **attributes: float
+    kind: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    domain: str = "",
+    **attributes: float | Sequence[int],
 ) -> Node:
-    """A node of an operator, with attributes that are whole numbers or ``float``."""
+    """A node of an operator, with attributes that are whole numbers, lists of them, or ``float``."""
     message = _MESSAGES["Node"](domain=domain)
     for name, value in attributes.items():
         if isinstance(value, int):
             message.attribute.add(name=name, i=value, type=_INT)
-        else:
+        elif isinstance(value, float):
             message.attribute.add(name=name, f=value, type=_FLOAT)
+        else:
+            message.attribute.add(name=name, ints=value, type=_INTS)
     return Node(kind, tuple(inputs), tuple(outputs), message)
 
 

@@ -16,7 +16,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.headroom import CallBoard, Headroom
 from parley.agent.host import Host, Incoming
 from parley.agent.metrics import FAMILIES, AgentMetrics
-from parley.agent.ports import Engines, TurnScoring
+from parley.agent.ports import Engines, SpeakerScoring, TurnScoring
 from parley.agents.registry import AgentRegistry
 from parley.asr.messages import (
     AsrEvent,
@@ -29,6 +29,7 @@ from parley.asr.messages import (
 )
 from parley.calls.writing import CallWriter
 from parley.chat import ToolCall
+from parley.engines.base import SpeakerModel
 from parley.errors import ParleyError
 from parley.knowledge.passages import KnowledgeSearch
 from parley.llm.messages import Choices, Completed, LlmEvent, TextDelta, ToolCalled, TurnEnd
@@ -525,6 +526,7 @@ class FakeCall:
         knowledge: KnowledgeSearch | None = None,
         calls: CallWriter | None = None,
         reads_turns: bool = False,
+        speaker: SpeakerModel | None = None,
     ) -> None:
         self.recognition = FakeRecognition()
         self.hears(*hears)
@@ -533,6 +535,7 @@ class FakeCall:
         self.synthesizer = FakeSynthesizer()
         self.turn_model = FakeTurnModel()
         self.unscored: list[str] = []
+        self.unjudged: list[str] = []
         self.speculated: list[str] = []
         self.released: list[str | int] = []
         self.ends: list[FakeOutlet] = []
@@ -555,6 +558,7 @@ class FakeCall:
             knowledge=knowledge,
             calls=calls,
             reads_turns=reads_turns,
+            speaker=speaker and SpeakerScoring(speaker, self.unjudged.append),
         )
         self.metrics = MetricsRecorder(FAMILIES)
         config = config or AgentConfig()

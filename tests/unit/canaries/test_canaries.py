@@ -109,6 +109,7 @@ def embedded(value):
 
 RIGHT = {
     "embeddings": embedded(0.5**0.5),
+    "speaker_embedding": [outputs(EMBEDDING=floats(1, 4, value=0.5))],
     "smart_turn": [outputs(PROBABILITY=floats(1, 1, value=0.4))],
     "parakeet_encoder": encoded(),
     "parakeet_decoder": decoded(),

@@ -30,6 +30,7 @@ CHATTERBOX = {"chatterbox/t3_cfg.safetensors", "chatterbox/s3gen.safetensors", "
 SHERPA = {f"parakeet-ctc-110m/{name}" for name in ("model.onnx", "tokens.txt")}
 NEEDED = {
     "embeddings": {f"all-minilm-l6-v2/{name}" for name in embeddings.FILES},
+    "speaker_embedding": {"campplus-zh-en/campplus_cn_en_common.pt"},
     "kokoro": SHARED | {f"kokoro-82m/{name}" for name in kokoro.FILES},
     "hibari": SHARED | {f"hibari-heart/{name}" for name in hibari.FILES},
     "piper": SHARED | {f"piper-joe/{name}" for name in piper.FILES},
@@ -47,6 +48,7 @@ NEEDED = {
 COMMAND = {
     **dict.fromkeys(("chatterbox", "t3", "s3gen", "voice_enrollment"), "resemble/chatterbox"),
     "embeddings": "all-minilm-l6-v2",
+    "speaker_embedding": "campplus-zh-en",
     "kokoro": "kokoro-82m",
     "hibari": "hibari-heart",
     "piper": "piper-joe",

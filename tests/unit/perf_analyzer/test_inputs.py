@@ -35,7 +35,7 @@ MESSAGES = {
     "hibari": SpeechRequest,
     "kokoro": SpeechRequest,
 }
-WITHOUT_MESSAGE = {"smart_turn", "parakeet_encoder", "parakeet_decoder"}
+WITHOUT_MESSAGE = {"smart_turn", "speaker_embedding", "parakeet_encoder", "parakeet_decoder"}
 LEFT_OUT = {
     "embeddings",
     "parakeet_text",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
-from parley_torch.tts.voices.enrollment.fbank import KaldiFbank
+from parley.audio.fbank import KaldiFbank
 
 
 def audio(samples, seed=0):

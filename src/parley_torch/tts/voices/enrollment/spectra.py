@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
+from parley.audio.fbank import KaldiFbank
 from parley.audio.mel import mel_filters
-from parley_torch.tts.voices.enrollment.fbank import KaldiFbank
 
 RATE = 16_000
 """Hertz of the encoders' and the tokenizer's input."""

@@ -1,0 +1,1 @@
+"""Voices of people: which utterances are the same person's."""
