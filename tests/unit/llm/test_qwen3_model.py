@@ -103,9 +103,9 @@ def chat_on(engine):
 async def test_the_first_answer_is_guided_and_may_be_cut_off(written):
     engine = ScriptedEngine(written)
     await warm_up(chat_on(engine))
-    asked, *questions = engine.requests
+    asked, spoken, *questions = engine.requests
     assert asked.structural_tag is not None
-    assert asked.max_tokens == 8
+    assert (asked.max_tokens, spoken.max_tokens) == (8, 8)
     # vLLM compiles a kernel for the first of them.
     assert [len(question.scored) for question in questions] == [2, 2]
 
