@@ -104,7 +104,9 @@ def load_chat_service(
     options = _template_options(settings.chat_template_kwargs)
     in_process = parameters.read(EngineSettings).engine == "inprocess"
     translation = partial(_translation, in_process)
-    started = start_engine(parameters, weights, translation, died=died, metrics=metrics)
+    # As many tokens are scored as there are tools; vLLM's own limit is 20.
+    scored = {"max_logprobs": -1}
+    started = start_engine(parameters, weights, translation, fixed=scored, died=died, metrics=metrics)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 

@@ -125,7 +125,11 @@ async def speak(engine, tokenizer, tools):
             )
             answers.append([answer["text"], answer["calls"], counting.count])
         found.append(answers)
-    return found
+    many = [Tool(name=f"{letter}_tool") for letter in "abcdefghijklmnopqrtuvwxyz"]
+    chat = ChatService(engine, prompts, PythonFormat(grammar), scores_prompts=True)
+    sampling = Sampling(max_tokens=20)
+    answer = await ask(chat, "python many", "hello", many, reads_turn=True, sampling=sampling)
+    return found, answer
 
 
 class Stages(Trace):
@@ -254,7 +258,7 @@ async def main(folder):
         )
         for seed in range(24)
     ]
-    found["spoken"] = await speak(engine, guided._prompts._tokenizer, tools[:2])
+    found["spoken"], found["many"] = await speak(engine, guided._prompts._tokenizer, tools[:2])
     found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
     await engine.shutdown()
     return found

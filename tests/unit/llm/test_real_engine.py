@@ -117,6 +117,10 @@ def test_an_answer_that_is_begun_as_speech_is_the_one_that_the_model_writes(foun
     assert counts == {1, 2}, "one was begun again, and one was not"
 
 
+def test_more_tools_than_vllm_scores_tokens_by_default_are_offered(found):
+    assert found[0]["many"]["text"] or found[0]["many"]["calls"]
+
+
 def test_questions_share_what_is_before_them(found):
     _, cached, prompt = found[0]["questions"][0]
     assert cached >= 0.5 * prompt
