@@ -17,6 +17,7 @@ from parley.agent.metrics import (
     GPU_MEMORY,
     LLM_FALLBACKS,
     TTS_FALLBACKS,
+    UNJUDGED,
     UNSCORED,
 )
 from parley.launcher.options import ROOT
@@ -113,6 +114,7 @@ def test_names_types_and_labels_are_the_documented_ones(server, conversation):
         GPU_MEMORY,
         LLM_FALLBACKS,
         TTS_FALLBACKS,
+        UNJUDGED,
         UNSCORED,
         FALSE_INTERRUPTIONS,
         ERRORS,
