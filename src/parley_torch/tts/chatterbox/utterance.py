@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 from uuid import uuid4
@@ -157,7 +158,9 @@ class ChatterboxUtterance:
             await asyncio.wait({self._task})
         except asyncio.CancelledError:  # the client cancelled the request
             self.stop()
-            await asyncio.wait({self._task})
+            while not self._task.done():
+                with suppress(asyncio.CancelledError):  # again
+                    await asyncio.wait({self._task})
             raise
         if not self._task.cancelled() and not self._stopped:
             self._task.result()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from chatterbox_fakes import Listener, Rig
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from virtual_loop import VirtualLoop
 
@@ -79,6 +79,10 @@ WORLDS = st.builds(
 
 @settings(deadline=None, max_examples=400)
 @given(WORLDS, st.lists(ACTIONS, max_size=12))
+@example(
+    World(0.002, 0.0, 0.0, 0.1, [], [], 1_000, "Hello there. ", 0.0),
+    [("wait", 0.02), ("cancel", None), ("wait", 0.0), ("cancel", None)],
+)
 def test_interleavings_leave_no_state(world, actions):
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(live(world, actions))
