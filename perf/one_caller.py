@@ -1,7 +1,7 @@
 """Whether the voice that opened a call is the one that is answered, through the code that serves.
 
 Calls of two turns of a person, with a crowd or another person who talk on 10 dB softer, with another person
-who says something as loudly between the turns, and with nobody else; by level alone, and by level and voice.
+who says something as loudly between the turns, and without others; by level alone, and by level and voice.
 No server runs, and no time of computing counts but that of the voice's vectors.
 """
 
@@ -50,7 +50,7 @@ _EARLY_MS, _LATE_MS = 350, 2_000
 _QUIET_MS = 1_200
 """The caller's speech does not go on so long after it."""
 _TOUCHES_MS = 200
-"""An utterance with less of a turn is somebody else's."""
+"""An utterance with less of a turn is another person's."""
 _WORD_MS = 500
 """Shorter sounds of others are not counted."""
 _LEVEL_DB, _SOFTER_DB = -26.0, 10.0
@@ -213,8 +213,8 @@ def make_calls(clips: Sequence[Clip]) -> list[Call]:
         turns = [_span(first, len(lead)), _span(second, len(lead) + len(first) + len(gap))]
         soft = np.concatenate([lead, first, gap, second * 10 ** (-6 / 20), gap]).astype(np.float32)
         waves = {
-            "nobody": quiet,
-            "nobody; the second turn is 6 dB softer": soft,
+            "no other": quiet,
+            "no other; the second turn is 6 dB softer": soft,
             "a crowd, 10 dB softer": add_noise(quiet, np.roll(crowd(), -number * RATE), _SOFTER_DB),
             "one person, 10 dB softer": quiet + softer * np.resize(other, len(quiet)),
             "one person, as loud, between the turns": quiet + said,

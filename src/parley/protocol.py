@@ -1014,7 +1014,7 @@ class Resumed(_Event, frozen=True, tag="resumed", kw_only=True):
 
 
 class SpeechIgnored(_Event, frozen=True, tag="speech_ignored", kw_only=True):
-    """Words that the user said over the agent, or that somebody else said, are no turn of the user.
+    """Words that the user said over the agent, or that another person said, are no turn of the user.
 
     Sent in place of :class:`Resumed` where ``barge_in.pause_playback`` is off, or nothing was paused.
     """

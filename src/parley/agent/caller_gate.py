@@ -44,7 +44,6 @@ class _Utterance:
     """Sample of the call. Where others began it: at which the caller's voice was found."""
     held: list[Callable[[], None]] | None
     """Events that wait; None: they are passed on at once."""
-    end: int | None = None
     is_other: bool = False
     is_decided: bool = False
     doubts: int = 0
@@ -69,7 +68,7 @@ class CallerGate:
         deadline_s: for each vector.
         name: of the session.
         cut: ends the utterance under way behind the audio so far.
-        ignored: called with the text of an utterance of somebody else.
+        ignored: called with the text of an utterance of another person.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class CallerGate:
             self._handler.on_onset_cancelled()
 
     def on_speech_started(self, event: SpeechStarted) -> None:
-        """Somebody has started to speak."""
+        """Speech has begun."""
         begin = event.at_ms * _PER_MS
         waits = self.enabled and self._voice.is_soft(loudness(self._audio.since(begin)))
         self._current = one = _Utterance(begin, [] if waits else None)
@@ -146,20 +145,18 @@ class CallerGate:
         self._pass_on(one, lambda: self._handler.on_speech_started(event))
 
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
-        """Nobody speaks any more; the final transcript follows."""
+        """Speech has ended; the final transcript follows."""
         one, self._current = self._current, None
         if one is None:
             self._handler.on_speech_stopped(event, detected_at)
             return
-        one.end = event.at_ms * _PER_MS
-        if one.cut is not None:
-            one.end = one.cut
-            event = msgspec.structs.replace(event, at_ms=one.end // _PER_MS)
+        end = event.at_ms * _PER_MS if one.cut is None else one.cut
+        event = msgspec.structs.replace(event, at_ms=end // _PER_MS)
         self._pass_on(one, lambda: self._handler.on_speech_stopped(event, detected_at))
-        if not self.enabled or (one.cut is not None and one.end - one.begin < LEAST):
+        if not self.enabled or (one.cut is not None and end - one.begin < LEAST):
             self._decide(one, is_other=self.enabled)
         else:
-            self._hold(self._judge(one, self._audio.since(one.begin, one.end)))
+            self._hold(self._judge(one, self._audio.since(one.begin, end)))
 
     def on_transcript(self, event: Transcript) -> None:
         """A partial or final transcript."""

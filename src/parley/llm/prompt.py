@@ -12,6 +12,7 @@ import msgspec
 
 from parley.chat import ChatMessage
 from parley.errors import ContextTooLongError, InvalidMessageError
+from parley.llm.guidance import ToolSetCache
 from parley.llm.messages import Question
 from parley.protocol import Tool
 
@@ -103,6 +104,7 @@ class PromptBuilder:
         written = (tokenizer.encode(text, add_special_tokens=False) for text in _ENDS)
         self._sentence_ends = [tokens[0] for tokens in written if len(tokens) == 1]
         self._closing: list[int] | None = None
+        self._openings = ToolSetCache(self._make_opening)
 
     def build(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int, prefix: str = ""
@@ -187,6 +189,9 @@ class PromptBuilder:
 
     def find_opening(self, tools: Sequence[Tool]) -> Opening | None:
         """None: what is spoken has no opening, or its first token begins a call as well."""
+        return self._openings(tools)
+
+    def _make_opening(self, tools: Sequence[Tool]) -> Opening | None:
         ids = self._begin("", tools)
         calls = [
             self._tokenizer.encode(one, add_special_tokens=False) for one in self._rendering.calls(tools)

@@ -23,7 +23,7 @@ _LIKE = 0.15
 _MORE_PER_DB = 0.025
 """So much more for each decibel that it is softer."""
 _SOFTER_DB, _LOUDER_DB = -4.0, 6.0
-"""Relative to the caller: softer is somebody else in the room; who is so much louder has the telephone."""
+"""Relative to the caller: softer is another person in the room; who is so much louder has the telephone."""
 _SURE = 0.3
 """Likeness from which speech adds to what is known of the voice."""
 _MOST_S = 20.0
@@ -65,7 +65,7 @@ class CallerVoice:
         return self._vector is not None
 
     def is_usual(self, level: float) -> bool:
-        """Whether a sound of this level (dB) may be the caller's, and nobody else's in the room."""
+        """Whether a sound of this level (dB) may be the caller's, and no other person's in the room."""
         return self.is_known and not self.is_soft(level) and not self.is_loud(level)
 
     def is_loud(self, level: float) -> bool:

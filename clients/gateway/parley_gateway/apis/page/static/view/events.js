@@ -44,7 +44,7 @@ export class EventsView {
   _setPaused(isPaused) {
     this._isPaused = isPaused;
     this._pause.ariaPressed = String(isPaused);
-    // What waits is drawn now: the next frame would change a list that somebody reads.
+    // What waits is drawn now: the next frame would change the list after the pause.
     if (isPaused) this._drawNew();
     else this._drawAll();
   }
