@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from parley.chat import ChatMessage
@@ -51,6 +51,8 @@ class Generation(ClosedAtTheEnd):
         messages: Sequence[ChatMessage],
         *,
         tools: Sequence[Tool] = (),
+        must_call: str = "",
+        json_schema: dict[str, Any] | None = None,
         sampling: Sampling | None = None,
         priority: Priority = Priority.ANSWER,
         traceparent: str = "",
@@ -64,6 +66,8 @@ class Generation(ClosedAtTheEnd):
         Args:
             messages: the conversation so far.
             tools: that the model may call; the caller runs them.
+            must_call: name of the tool whose call the message is, or ``ANY_TOOL``; empty: the model chooses.
+            json_schema: of the message, which is JSON then; only without tools. None: it is text.
             sampling: of tokens; None: greedy, at most 256.
             priority: the order where not all requests fit.
             traceparent: span of the caller (W3C Trace Context); empty: there is none.
@@ -72,6 +76,8 @@ class Generation(ClosedAtTheEnd):
             request_id=uuid4().hex,
             messages=list(messages),
             tools=list(tools),
+            must_call=must_call,
+            json_schema=json_schema,
             sampling=sampling or Sampling(),
             priority=priority,
             cache_salt=self._cache_salt,

@@ -52,23 +52,32 @@ class ModelEmbedder:
             InferenceError: the model failed, is overloaded, did not answer in time, or has other weights than
                 before.
         """
+        vectors, replies = await self.embed_counted(texts, kind=kind)
+        if truncated := sum(reply.is_truncated for reply in replies):
+            _log.warning(
+                "%d of %d texts have too many tokens: only their beginning counts", truncated, len(texts)
+            )
+        return vectors
+
+    async def embed_counted(
+        self, texts: Sequence[str], *, kind: TextKind
+    ) -> tuple[NDArray[np.float32], list[EmbedReply]]:
+        """As :meth:`embed`, with the model's reply to each text."""
         vectors: list[NDArray[np.float32]] = []
-        truncated = 0
+        replies: list[EmbedReply] = []
         for start in range(0, len(texts), _AT_ONCE):
             asked = (self._ask(text, kind) for text in texts[start : start + _AT_ONCE])
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 if isinstance(answer, BaseException):
                     raise answer
-                vector, is_truncated = answer
+                vector, reply = answer
                 vectors.append(vector)
-                truncated += is_truncated
-        if truncated:
-            _log.warning(
-                "%d of %d texts have too many tokens: only their beginning counts", truncated, len(texts)
-            )
-        return np.stack(vectors) if vectors else np.empty((0, (await self.describe()).dimensions), np.float32)
+                replies.append(reply)
+        if not vectors:
+            return np.empty((0, (await self.describe()).dimensions), np.float32), []
+        return np.stack(vectors), replies
 
-    async def _ask(self, text: str, kind: TextKind) -> tuple[NDArray[np.float32], bool]:
+    async def _ask(self, text: str, kind: TextKind) -> tuple[NDArray[np.float32], EmbedReply]:
         try:
             content = text.encode()
         except UnicodeEncodeError as error:
@@ -88,4 +97,4 @@ class ModelEmbedder:
         vector = response["EMBEDDING"].reshape(-1)
         if len(vector) != self._space.dimensions or not abs(np.linalg.norm(vector) - 1) < _LENGTH_ERROR:
             raise InferenceError(f"{self._model} answered with something that is no vector of length 1")
-        return vector.astype(np.float32, copy=False), reply.is_truncated
+        return vector.astype(np.float32, copy=False), reply

@@ -38,6 +38,7 @@ from parley.llm.messages import (
 )
 from parley.llm.prompt import described, plain_message
 from parley.llm.replies import overlap
+from parley.protocol import ANY_TOOL
 from parley.timeouts import loop_time
 from parley.tts.text import ends_sentence
 
@@ -231,12 +232,19 @@ class OpenAiChatModel:
 
     async def _events(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         answer = _Answer(request.request_id, request.prefix)
+        forced = request.must_call
         async with aclosing(self._chunks(self._body(request), request.traceparent)) as chunks:
             async for chunk in chunks:
                 for event in answer.read(chunk):
-                    yield event
-        for event in answer.end():
-            yield event
+                    if not forced:
+                        yield event
+        events = answer.end()
+        called = [event.call.name for event in events if isinstance(event, ToolCalled)]
+        if forced and not any(forced in (ANY_TOOL, name) for name in called):
+            raise InvalidModelOutputError("the chat server made no call of the tool that it was to call")
+        for event in events:
+            if not (forced and isinstance(event, TextDelta)):
+                yield event
 
     async def _chunks(self, body: dict[str, Any], traceparent: str) -> AsyncGenerator[_Chunk, None]:
         """The pieces of the answer to one HTTP request."""
@@ -292,6 +300,12 @@ class OpenAiChatModel:
             body["seed"] = sampling.seed
         if request.tools:
             body["tools"] = [described(tool) for tool in request.tools]
+        if request.json_schema is not None:
+            form = {"name": "answer", "strict": True, "schema": request.json_schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+        if request.must_call:
+            named = {"type": "function", "function": {"name": request.must_call}}
+            body["tool_choice"] = "required" if request.must_call == ANY_TOOL else named
         return body
 
 

@@ -49,6 +49,7 @@ class AsyncEngine(Generic[RequestT]):
         # Loggers make vLLM measure, whatever its arguments say.
         measures = metrics is not None and not engine_args.disable_log_stats
         loggers = [make_stat_logger(metrics)] if metrics and measures else None
+        self._metrics = metrics
         self._translation = translation
         self._trace_headers = partial(trace_headers, engine_args)
         self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=loggers)
@@ -71,14 +72,18 @@ class AsyncEngine(Generic[RequestT]):
         """Report progress until it has a finish reason."""
         request_id = request.request_id
         self._running.add(request_id)
+        times = None
         try:
             async with aclosing(self._outputs(request)) as reports:
                 async for progress in reports:
+                    times = progress.times or times
                     if request_id in self._aborted:
                         yield Progress(finish_reason="abort", cached_tokens=progress.cached_tokens)
                         return
                     yield progress
         finally:
+            if self._metrics is not None and times is not None:
+                self._metrics.on_ended(times)
             self._running.discard(request_id)
             self._aborted.discard(request_id)
 

@@ -52,7 +52,7 @@ class EngineRequest:
     scored: tuple[int, ...] = ()
     """Tokens whose log probabilities are wanted, as the first of the answer."""
     scored_at: tuple[int, ...] = ()
-    """Places of the prompt in which they are wanted instead: numbers of its tokens, if the engine can."""
+    """Indices of the prompt's tokens in whose places they are wanted instead; not every engine can."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Progress:
     """Of the tokens that are scored, before sampling parameters change them; in the report of the first
     token. Empty: the engine has none."""
     prompt_logprobs: tuple[Mapping[int, float], ...] = ()
-    """The same for each place in the prompt; NaN where it came from the prefix cache."""
+    """Those of the places in ``scored_at``, in the first report; NaN where one is in the prefix cache."""
 
     def __add__(self, later: Progress) -> Progress:
         """Join two reports into one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from parley.llm.engine import EngineTimes
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 
 ENGINE_REQUESTS = Family(
@@ -70,9 +71,9 @@ class EngineMetrics:
         """Requests were put back."""
         self._recorder.count(ENGINE_PREEMPTIONS, requests, model=self._model)
 
-    def on_ended(self, queued_s: float) -> None:
-        """A request has ended that was in the queue for so many seconds."""
-        self._recorder.observe(ENGINE_QUEUE, queued_s, model=self._model)
+    def on_ended(self, times: EngineTimes) -> None:
+        """A request has ended, by itself or early."""
+        self._recorder.observe(ENGINE_QUEUE, times.begun_at - times.queued_at, model=self._model)
 
     def _set(self, *, busy: bool) -> None:
         loads = list(self._loads.values()) if busy else []

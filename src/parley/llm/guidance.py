@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from parley.protocol import Tool
+from parley.errors import InvalidMessageError
+from parley.protocol import ANY_TOOL, Tool
 
 _TRIGGER = "<tool_call>"
 CACHED_TOOL_SETS = 64
@@ -45,6 +46,16 @@ _OPTIONAL_PAIRS_PER_VALUE = 4
 _CHARACTERS_PER_VALUE = 16
 _SAID_ONLY = ("title", "description")
 _ANYTHING = {"type": "object"}
+# The compiler ignores them, without an error.
+_IGNORED = frozenset(
+    "not if then else contains minContains maxContains uniqueItems multipleOf dependentRequired "
+    "dependentSchemas dependencies unevaluatedItems".split()
+)
+_NAMING = ("properties", "$defs", "definitions")
+_DATA = ("enum", "const", "default", "examples")
+# Beside one of them the compiler reads nothing else.
+_COMBINING = ("$ref", "anyOf", "oneOf", "allOf")
+_ANNOTATIONS = frozenset("$defs definitions type title description default examples discriminator".split())
 _log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
@@ -84,6 +95,15 @@ class ToolGuidance:
     def tag(self, tools: Sequence[Tool]) -> str | None:
         """What the answer of a model with these tools must look like; None: anything."""
         return self._tags(tools)
+
+    def call_tag(self, tools: Sequence[Tool], name: str) -> str | None:
+        """The form of one call of the tool ``name``, or of any (``ANY_TOOL``); None: as in :meth:`tag`."""
+        tag = self._tags(tools)
+        if tag is None:
+            return None
+        forms = json.loads(tag)["format"]["tags"]
+        wanted = [form for form in forms if name == ANY_TOOL or form["begin"] == _beginning(name)]
+        return json.dumps({"type": "structural_tag", "format": {"type": "or", "elements": wanted}})
 
     def _make(self, tools: Sequence[Tool]) -> str | None:
         schemas = guidable(tools)
@@ -134,6 +154,52 @@ def guidable(tools: Sequence[Tool]) -> list[Any]:
         left -= values
         schemas.append(schema)
     return schemas
+
+
+def json_tag(schema: dict[str, Any]) -> str:
+    """The structural tag of an answer that is JSON of this schema.
+
+    Raises:
+        InvalidMessageError: a grammar of it might take too long, or would not enforce all of it.
+    """
+    try:
+        kept = relaxed(schema)
+    except ValueError as error:
+        raise InvalidMessageError(f"the answer's schema: {error}") from error
+    if kept != schema:
+        raise InvalidMessageError(
+            "the answer's schema has limits that are not enforced: pattern, minProperties, maxProperties, "
+            f"minLength above 1, maxLength other than {_LENGTHS}, or large ones"
+        )
+    for keyword in _ignored(schema):
+        raise InvalidMessageError(f"the answer's schema has {keyword!r} in a form that is not enforced")
+    if _values(schema) > _MOST_VALUES:
+        raise InvalidMessageError(f"the answer's schema holds more than {_MOST_VALUES} values")
+    form = {"type": "json_schema", "json_schema": schema, "any_order": False, "max_whitespace_cnt": 1}
+    return json.dumps({"type": "structural_tag", "format": form})
+
+
+def _ignored(schema: Any) -> Iterator[str]:
+    """The keywords of a schema, and of those within it, of which the compiler makes no grammar."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _ignored(one)
+    if not isinstance(schema, dict):
+        return
+    properties, required = schema.get("properties"), schema.get("required")
+    named = properties if isinstance(properties, dict) else {}
+    if isinstance(required, list) and any(str(name) not in named for name in required):
+        yield "required"
+    for name, value in schema.items():
+        is_several = name == "allOf" and isinstance(value, list) and len(value) > 1
+        is_elsewhere = name == "$ref" and not str(value).startswith("#")
+        hides = name in _COMBINING and bool(schema.keys() - {name} - _ANNOTATIONS)
+        if is_several or is_elsewhere or hides or (name in _IGNORED and value is not False):
+            yield name
+        if name in _NAMING and isinstance(value, dict):
+            yield from _ignored([*value.values()])
+        elif name not in _DATA:
+            yield from _ignored(value)
 
 
 def _warn(tool: Tool, error: object) -> None:
@@ -231,11 +297,15 @@ def _pairs(schema: dict[str, Any]) -> int:
     return max(0, len(properties) - given) ** 2
 
 
+def _beginning(name: str) -> str:
+    return f'{_TRIGGER}\n{{"name": {json.dumps(name)}, "arguments": '
+
+
 def _form(name: str, schema: Any) -> dict[str, Any]:
     """How one tool is called, to the letter as Qwen3's chat template writes it."""
     return {
         "type": "tag",
-        "begin": f'{_TRIGGER}\n{{"name": {json.dumps(name)}, "arguments": ',
+        "begin": _beginning(name),
         "content": {
             "type": "json_schema",
             "json_schema": schema,

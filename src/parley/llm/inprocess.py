@@ -26,6 +26,7 @@ from parley.errors import (
 )
 from parley.llm.engine import PrioritizedRequest, Progress, RequestT_contra, Translation
 from parley.llm.engine_metrics import EngineMetrics
+from parley.llm.step_threads import StepThreads
 from parley.logs import log_ids
 
 _log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class InProcessEngine(Generic[RequestT]):
         died: called with the reason when the engine can never answer again: it has failed, or has not
             come to the end of a step when a request fails for want of progress. Called when what ran has
             its error, from any thread.
+        metrics: get the times of requests, if the engine measures any.
 
     Raises:
         DeadlineExceededError: ``create`` took too long. Its own errors are passed on.
@@ -112,7 +114,9 @@ class InProcessEngine(Generic[RequestT]):
         start_timeout_s: float = 600.0,
         stall_timeout_s: float = 120.0,
         died: Callable[[str], None] = lambda _: None,
+        metrics: EngineMetrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self._stall_timeout_s = stall_timeout_s
         self._died = died
         self._stepped_at = time.monotonic()
@@ -157,7 +161,7 @@ class InProcessEngine(Generic[RequestT]):
                 self._report([(request.request_id, failure)])
 
         self._submit(add)
-        finished = False
+        finished, times = False, None
         try:
             while not finished:
                 try:
@@ -171,9 +175,11 @@ class InProcessEngine(Generic[RequestT]):
                 except ParleyError:
                     finished = True
                     raise
-                finished = progress.finish_reason is not None
+                finished, times = progress.finish_reason is not None, progress.times or times
                 yield progress
         finally:
+            if self._metrics is not None and times is not None:
+                self._metrics.on_ended(times)
             if not finished:
                 await self.abort(request.request_id)
 
@@ -299,6 +305,9 @@ class VllmEngine(Generic[RequestT]):
         self, engine_args: Any, translation: Translation[RequestT], metrics: EngineMetrics | None = None
     ) -> None:
         # Importing vLLM takes seconds and needs a prepared environment.
+        from torch import get_num_threads  # noqa: PLC0415
+        from torch._C import set_num_threads  # noqa: PLC0415 - vLLM replaces torch's own name of it
+
         from parley.llm.vllm_api import LLMEngine  # noqa: PLC0415
         from parley.llm.vllm_stats import make_stat_logger  # noqa: PLC0415
         from parley.llm.vllm_types import REFUSALS, trace_headers  # noqa: PLC0415
@@ -309,10 +318,14 @@ class VllmEngine(Generic[RequestT]):
         loggers = [make_stat_logger(metrics)] if metrics else None
         self._engine = LLMEngine.from_engine_args(engine_args, stat_loggers=loggers)
         self.max_model_len: int = self._engine.model_config.max_model_len
+        self._threads = StepThreads(get_num_threads())
+        self._set_threads: Callable[[int], None] = set_num_threads
 
     def add(self, request: RequestT) -> None:
         """Queue a request; raises ``ValueError`` if vLLM will never run it."""
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
+        if not self.busy():
+            self._threads.choose()
         try:
             self._engine.add_request(
                 request.request_id,
@@ -334,7 +347,11 @@ class VllmEngine(Generic[RequestT]):
 
     def step(self) -> list[tuple[str, Report]]:
         """Advance all running requests by one step."""
-        return [(output.request_id, self._read(output)) for output in self._engine.step()]
+        self._set_threads(self._threads.count)
+        outputs = self._engine.step()
+        # Before the reports: what they wake up runs for less than a millisecond.
+        self._threads.choose()
+        return [(output.request_id, self._read(output)) for output in outputs]
 
     def close(self) -> None:
         """Free the engine."""

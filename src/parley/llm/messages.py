@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -72,6 +72,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     """For an abort. Empty: the model chooses one."""
     messages: list[ChatMessage]
     tools: list[Tool] = []
+    must_call: str = ""
+    """Name of a tool, or :data:`parley.protocol.ANY_TOOL`: the message is one call of it, without text.
+    Empty: the model chooses."""
+    json_schema: dict[str, Any] | None = None
+    """The message is JSON of this schema, without tools. None: it is text."""
     sampling: Sampling = Sampling()
     prefix: str = ""
     """Text that the message begins with. The model goes on behind it, and the events have only what is
@@ -81,7 +86,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     turn_end: bool = False
     """Nothing is generated: the events are :class:`TurnEnd`, about the last message, and ``Completed``."""
     reads_turn: bool = False
-    """The first event is :class:`TurnEnd` too, if the model says it with the answer's first token."""
+    """The first event is :class:`TurnEnd` too, unless the answer is over at once."""
     priority: Priority = Priority.ANSWER
     cache_salt: str = ""
     """Requests with one salt share the prefix cache. Empty: the request shares it with no other."""

@@ -188,7 +188,7 @@ class PromptBuilder:
         return self._cut(prompt.ids, signs) if words else QuestionPrompt(prompt.ids, [])
 
     def find_opening(self, tools: Sequence[Tool]) -> Opening | None:
-        """None: what is spoken has no opening, or its first token begins a call as well."""
+        """How all speech of a model with these tools begins; None: it does not, or as a call may begin."""
         return self._openings(tools)
 
     def _make_opening(self, tools: Sequence[Tool]) -> Opening | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -26,13 +26,13 @@ class QuestionEngine:
     """Asks all questions of a request at once, and those of one request at a time.
 
     So they take no more places in the engine's steps than one request has questions, however many sessions
-    ask.
+    ask. ``is_aborted``: whether a request was aborted.
     """
 
-    def __init__(self, engine: Engine[EngineRequest]) -> None:
+    def __init__(self, engine: Engine[EngineRequest], is_aborted: Callable[[str], bool]) -> None:
         self._engine = engine
+        self._is_aborted = is_aborted
         self._running: dict[str, list[str]] = {}
-        self._aborted: set[str] = set()
         self._turn = asyncio.Lock()
 
     async def ask(self, template: EngineRequest, prompts: Sequence[QuestionPrompt]) -> Comparison:
@@ -57,15 +57,13 @@ class QuestionEngine:
         self._running[name] = [request.request_id for request in requests]
         try:
             async with self._turn:
-                if name in self._aborted:
+                if self._is_aborted(name):
                     return Comparison([], 0, aborted=True)
                 # All end before the first failure is raised: none is left in the engine.
                 answers = (first_report(self._engine, request) for request in requests)
                 found = await asyncio.gather(*answers, return_exceptions=True)
-                is_aborted = name in self._aborted
         finally:
             del self._running[name]
-            self._aborted.discard(name)
         reports: list[Progress] = []
         for report in found:
             if isinstance(report, BaseException):
@@ -77,15 +75,12 @@ class QuestionEngine:
                 for report, prompt in zip(reports, prompts, strict=True)
             ],
             sum(report.cached_tokens for report in reports),
-            aborted=is_aborted,
+            aborted=self._is_aborted(name),
         )
 
     async def abort(self, request_id: str) -> None:
         """End the questions of a request within one step; unknown ids are not an error."""
-        names = self._running.get(request_id, ())
-        if names:
-            self._aborted.add(request_id)
-        for name in names:
+        for name in self._running.get(request_id, ()):
             await self._engine.abort(name)
 
 

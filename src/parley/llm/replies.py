@@ -63,6 +63,16 @@ class ReplyFormat(Protocol):
         """
         ...
 
+    def begin_call(self, tools: Sequence[Tool], prompt: Sequence[int], name: str) -> Reply:
+        """Prepare to read an answer that is one call of the tool ``name``, or of any (``ANY_TOOL``).
+
+        The reply has no structural tag if calls are not guided.
+
+        Raises:
+            InvalidMessageError: as in :meth:`begin`.
+        """
+        ...
+
 
 @runtime_checkable
 class OpensSpeech(Protocol):
@@ -96,6 +106,10 @@ class HermesFormat:
         """Prepare to read an answer."""
         tag = self._guidance.tag(tools) if self._guidance else None
         return ParsedReply(tag, ToolStream(continued=continued))
+
+    def begin_call(self, tools: Sequence[Tool], prompt: Sequence[int], name: str) -> Reply:  # noqa: ARG002
+        """See :class:`ReplyFormat`."""
+        return ParsedReply(self._guidance.call_tag(tools, name) if self._guidance else None, ToolStream())
 
 
 class AnswerParser(ABC):
@@ -232,6 +246,18 @@ class ToolStream(AnswerParser):
         pieces.append(_read_call(joined[: len(joined) - len(seen) + end]))
         self._call, self._tail = None, ""
         return seen[end + len(_CLOSE) :]
+
+
+class PlainText(AnswerParser):
+    """Parser of an answer without calls."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """All of it is text."""
+        return [TextPiece(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        """Nothing was held back."""
+        return []
 
 
 def overlap(text: str, tag: str) -> int:

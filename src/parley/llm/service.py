@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from parley.chat import ToolCall
 from parley.errors import InferenceError, InvalidInputError, InvalidMessageError, InvalidModelOutputError
 from parley.llm.engine import Engine, EngineRequest, EngineTimes, Progress
+from parley.llm.guidance import json_tag
 from parley.llm.messages import (
     MAX_QUESTIONS,
     Choices,
@@ -31,11 +32,14 @@ from parley.llm.replies import (
     BadCall,
     HermesFormat,
     OpensSpeech,
+    ParsedReply,
     Piece,
+    PlainText,
     Reply,
     ReplyFormat,
     TextPiece,
 )
+from parley.protocol import ANY_TOOL
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
 
@@ -59,12 +63,11 @@ class ChatService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._questions = QuestionEngine(engine)
         self._prompts = prompts
         self._replies = replies or HermesFormat()
         self._scores_prompts = scores_prompts
         self._admission = Admission(max_requests, clock=clock)
-        self._aborted: set[str] = set()  # of the requests that run
+        self._questions = QuestionEngine(engine, self._admission.is_aborted)
 
     @property
     def active(self) -> int:
@@ -83,7 +86,7 @@ class ChatService:
                 messages cannot be rendered.
             OverloadedError: too many requests already.
             ContextTooLongError: the conversation does not fit.
-            InvalidModelOutputError: the model wrote a call that cannot be read.
+            InvalidModelOutputError: the model wrote a call that cannot be read, or not the one it must.
             InferenceError: the engine failed.
         """
         request_id = request.request_id
@@ -92,21 +95,15 @@ class ChatService:
             return
         with self._admission.place(request_id):
             run = self._compare if request.questions else self._end_turn if request.turn_end else self._run
-            try:
-                async with aclosing(run(request, span)) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                self._aborted.discard(request_id)
+            async with aclosing(run(request, span)) as events:
+                async for event in events:
+                    yield event
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or still on its way here."""
-        if request_id in self._admission:
-            self._aborted.add(request_id)
+        if self._admission.abort(request_id):
             await self._questions.abort(request_id)
             await self._engine.abort(request_id)
-        else:
-            self._admission.abort_early(request_id)
 
     async def _compare(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
         questions = request.questions
@@ -155,7 +152,7 @@ class ChatService:
             yield Completed(finish_reason="abort")
             return
         ending = _turn_end(report.logprobs, prompt.choices)
-        if ending is None:
+        if ending.probability is None:
             raise InferenceError("the engine gave no log probabilities of the next token")
         yield ending
         yield Completed(
@@ -174,13 +171,12 @@ class ChatService:
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens, request.prefix)
         asked = request.reads_turn and self._scores_prompts
         read = self._prompts.find_turn_end(request.messages, prompt) if asked else QuestionPrompt([], [])
-        if request.reads_turn and not read.choices:
+        is_read = bool(read.choices)
+        if request.reads_turn and not is_read:
             yield TurnEnd(probability=None)
         spoken = [message.role for message in request.messages if message.role != "system"]
         after_results = spoken[-1:] == ["tool"]
-        reply = self._replies.begin(
-            request.tools, prompt.ids, after_results=after_results, continued=bool(request.prefix)
-        )
+        reply = self._begin_reply(request, prompt, after_results=after_results)
         last = Progress()
         times: EngineTimes | None = None
         calls = tokens = cached = 0
@@ -201,20 +197,21 @@ class ChatService:
         )
         only_speaks = after_results and reply.structural_tag is not None
         speech = self._open_speech(request, engine_request, only_speaks=only_speaks)
+        forced = bool(request.must_call) or request.json_schema is not None
         try:
-            async with aclosing(self._steps(engine_request, reply, speech)) as steps:
+            async with aclosing(self._steps(engine_request, reply, speech, forced=forced)) as steps:
                 async for answer, step in steps:
                     last, times = step, step.times or times
                     tokens += step.tokens
                     cached = max(cached, step.cached_tokens)  # the report of an abort may not have it
-                    scores = step.prompt_logprobs if read.choices else ()
-                    if scores and (ending := _turn_end(scores[0], read.choices)):
-                        yield ending
+                    if is_read and step.finish_reason != "abort":
+                        scores, is_read = step.prompt_logprobs, False
+                        yield _turn_end(scores[0] if scores else {}, read.choices)
                     for piece in _read(answer, step):
                         event = _event(piece, f"{request.request_id}-{calls}")
                         calls += isinstance(event, ToolCalled)
                         yield event
-                    if answer.is_over and last.finish_reason is None:
+                    if answer.is_over and last.finish_reason != "abort":
                         last = replace(last, finish_reason="stop")
                         break
         finally:
@@ -224,6 +221,8 @@ class ChatService:
                 times.record(span)
         if last.finish_reason is None:
             raise InferenceError("the engine ended the answer without a reason")
+        if request.must_call and not calls and last.finish_reason != "abort":
+            raise InvalidModelOutputError("the answer ended before its tool call")
         yield Completed(
             finish_reason="tool_calls" if calls and last.finish_reason == "stop" else last.finish_reason,
             prompt_tokens=len(prompt.ids),
@@ -232,15 +231,35 @@ class ChatService:
             completion_tokens=tokens,
         )
 
+    def _begin_reply(self, request: GenerateRequest, prompt: Prompt, *, after_results: bool) -> Reply:
+        name, tools = request.must_call, request.tools
+        if request.json_schema is not None:
+            if request.prefix or tools or not self._replies.continues:
+                raise InvalidMessageError(
+                    "JSON needs a model that does not think first, and neither tools nor text"
+                )
+            return ParsedReply(json_tag(request.json_schema), PlainText())
+        if not name:
+            return self._replies.begin(
+                tools, prompt.ids, after_results=after_results, continued=bool(request.prefix)
+            )
+        if request.prefix or not any(name in (ANY_TOOL, tool.name) for tool in tools):
+            raise InvalidMessageError("no text, and one of the tools, is needed for a call that must be made")
+        reply = self._replies.begin_call(tools, prompt.ids, name)
+        if reply.structural_tag is None:
+            raise InvalidMessageError("the model's tool calls are not guided, and cannot be forced")
+        return reply
+
     def _open_speech(
         self, request: GenerateRequest, plain: EngineRequest, *, only_speaks: bool
     ) -> _Speech | None:
-        """The answer behind the beginning of speech, which takes no step of the model then.
+        """An answer whose prompt ends with the beginning of speech, for which the model needs no step.
 
-        ``only_speaks``: the grammar allows no call. Else the model's choice is read in the same step.
+        ``only_speaks``: the grammar allows no call. Else the model's choice is read in the first step. None:
+        it cannot be read, or there is no such beginning.
         """
         # What is warmed up is the grammar of calls.
-        if request.prefix or not request.tools or request.priority == Priority.WARM_UP:
+        if request.prefix or request.must_call or not request.tools or request.priority == Priority.WARM_UP:
             return None
         if not isinstance(self._replies, OpensSpeech):
             return None
@@ -267,9 +286,9 @@ class ChatService:
         return _Speech(begun, reply, opening.ids[0], opening.others)
 
     async def _steps(
-        self, plain: EngineRequest, reply: Reply, speech: _Speech | None
+        self, plain: EngineRequest, reply: Reply, speech: _Speech | None, *, forced: bool
     ) -> AsyncGenerator[tuple[Reply, Progress], None]:
-        """The engine's reports, each with what reads it: of speech, or of any answer if the model calls."""
+        """The engine's reports, each with its reader: of ``speech``, or of ``plain`` if it was not chosen."""
         if speech is not None:
             begun = False
             async with aclosing(self._progress(speech.request)) as steps:
@@ -281,16 +300,18 @@ class ChatService:
                 else:
                     return
             yield reply, Progress(cached_tokens=step.cached_tokens, prompt_logprobs=step.prompt_logprobs)
-            if plain.request_id in self._aborted:
-                yield reply, Progress(finish_reason="abort")
-                return
             plain = replace(plain, scored=(), scored_at=())
-        async with aclosing(self._progress(plain)) as steps:
+        async with aclosing(self._progress(plain, forced=forced)) as steps:
             async for step in steps:
                 yield reply, step
 
-    async def _progress(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
-        """The engine's reports; without guidance if the engine refuses the grammar."""
+    async def _progress(
+        self, request: EngineRequest, *, forced: bool = False
+    ) -> AsyncGenerator[Progress, None]:
+        """The engine's reports; without guidance if the engine refuses a grammar that is not ``forced``."""
+        if self._admission.is_aborted(request.request_id):  # as long as the engine did not have it
+            yield Progress(finish_reason="abort")
+            return
         begun = False
         try:
             async with aclosing(self._engine.generate(request)) as steps:
@@ -300,12 +321,12 @@ class ChatService:
         except (InvalidInputError, InferenceError) as error:
             # Not their subclasses: a dead or late engine does no better without a grammar.
             refused = type(error) in (InvalidInputError, InferenceError)
-            if begun or request.structural_tag is None or not refused:
+            if begun or forced or request.structural_tag is None or not refused:
                 raise
             _log.warning("%s: not guided: %s", request.request_id, error.to_log(), extra=error.log_extra())
         else:
             return
-        async with aclosing(self._engine.generate(replace(request, structural_tag=None))) as steps:
+        async with aclosing(self._progress(replace(request, structural_tag=None))) as steps:
             async for step in steps:
                 yield step
 
@@ -358,13 +379,10 @@ def _one_token(request: GenerateRequest, span: Trace) -> EngineRequest:
     )
 
 
-def _turn_end(scores: Mapping[int, float], choices: Sequence[int]) -> TurnEnd | None:
-    """None: there are no log probabilities, or they are no numbers."""
-    found = [scores[token] for token in choices if token in scores]
-    probability = sum(map(math.exp, found))
-    if len(found) < len(choices) or math.isnan(probability):
-        return None
-    return TurnEnd(probability=min(1.0, probability))
+def _turn_end(scores: Mapping[int, float], choices: Sequence[int]) -> TurnEnd:
+    """Without a probability where there are no log probabilities, or they are no numbers."""
+    probability = sum(math.exp(scores.get(token, math.nan)) for token in choices)
+    return TurnEnd(probability=None if math.isnan(probability) else min(1.0, probability))
 
 
 def _read(reply: Reply, step: Progress) -> list[Piece]:

@@ -61,7 +61,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     engine_args: str = "model.json"
     """File in the version folder with vLLM's engine arguments."""
     threads: Natural = 0
-    """Threads per matrix operation on a CPU; 0 leaves it to the library."""
+    """Most threads per matrix operation on a CPU; 0 leaves it to the library. A step of an engine
+    ``inprocess`` takes fewer while other work needs the processors."""
     kv_cache_gib: NonNegative = 0.0
     """Memory for the caches of requests, in place of what the file says; 0: as it says."""
 
@@ -125,7 +126,7 @@ def start_engine(
         created.append(VllmEngine(engine_args, translate, metrics))
         return created[0]
 
-    stepped = InProcessEngine(create, start_timeout_s=ENGINE_START_S, died=died)
+    stepped = InProcessEngine(create, start_timeout_s=ENGINE_START_S, died=died, metrics=metrics)
     if metrics is not None:
         metrics.watch(lambda: stepped.busy)
     return StartedEngine(stepped, created[0].max_model_len, engine_args.block_size or 1)

@@ -20,7 +20,10 @@ def register_prompt_scores() -> None:
 
 
 def _score(runner: Any, hidden_states: Any, scheduled: Mapping[str, int]) -> dict[str, Any]:
-    """What a step has found, by the requests whose prompts it completes."""
+    """Log probabilities ``[places, tokens]`` of each request whose prompt this step completes.
+
+    ``hidden_states``: ``[t, d]``, of all tokens of the step; ``scheduled``: their number by request.
+    """
     found = {}
     for request_id in [one for one in runner.num_prompt_logprobs if one in scheduled]:
         request, count = runner.requests[request_id], scheduled[request_id]

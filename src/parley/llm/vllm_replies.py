@@ -12,7 +12,7 @@ from parley.llm.guidance import CACHED_TOOL_SETS, ToolSetCache, guidable, is_sup
 from parley.llm.prompt import described
 from parley.llm.replies import BadCall, ParsedCall, Piece, Reply, TextPiece
 from parley.llm.vllm_api import ChatCompletionRequest, get_parser
-from parley.protocol import Tool
+from parley.protocol import ANY_TOOL, Tool
 
 
 class VllmFormat:
@@ -61,11 +61,26 @@ class VllmFormat:
         continued: bool = False,
     ) -> Reply:
         """Prepare to read an answer."""
+        return self._begin(tools, prompt, "auto" if tools else "none", continued=continued)
+
+    def begin_call(self, tools: Sequence[Tool], prompt: Sequence[int], name: str) -> Reply:
+        """See :class:`parley.llm.replies.ReplyFormat`."""
+        named = {"type": "function", "function": {"name": name}}
+        return self._begin(tools, prompt, "required" if name == ANY_TOOL else named)
+
+    def _begin(
+        self,
+        tools: Sequence[Tool],
+        prompt: Sequence[int],
+        choice: str | dict[str, Any],
+        *,
+        continued: bool = False,
+    ) -> Reply:
         try:
             request = ChatCompletionRequest(
                 messages=[],
                 tools=self._offered(tools) or None,
-                tool_choice="auto" if tools else "none",
+                tool_choice=choice,
                 include_reasoning=False,
                 stream=True,
             )

@@ -59,8 +59,5 @@ def _record(metrics: EngineMetrics, scheduler: Any, iteration: Any, core: int) -
         waiting = scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs
         load = EngineLoad(scheduler.num_running_reqs, waiting, scheduler.kv_cache_usage)
         metrics.on_step(core, load)
-    if iteration is not None:
-        if iteration.num_preempted_reqs:
-            metrics.on_preempted(iteration.num_preempted_reqs)
-        for request in iteration.finished_requests:
-            metrics.on_ended(request.queued_time)
+    if iteration is not None and iteration.num_preempted_reqs:
+        metrics.on_preempted(iteration.num_preempted_reqs)

@@ -140,7 +140,7 @@ async def load_chat_model(
 
 
 async def warm_up(chat: ChatService) -> None:
-    """Answer once under the grammar of a tool, so that no caller waits for what only the first answer does.
+    """Answer under the grammars of a tool and of speech: no caller waits for what only the first answer does.
 
     The compiler of grammars reads the vocabulary then, and kernels are chosen for the first shapes. With the
     first question vLLM compiles a kernel for log probabilities, in two seconds in which nothing else runs.

@@ -421,6 +421,31 @@ def questions(*texts, **options):
     return msgspec.structs.replace(request(**options), questions=asked)
 
 
+@pytest.mark.parametrize(
+    ("must_call", "choice"),
+    [("*", "required"), ("set_timer", {"type": "function", "function": {"name": "set_timer"}})],
+)
+async def test_a_forced_call_is_asked_for_and_its_absence_is_an_error(must_call, choice):
+    forced = msgspec.structs.replace(request(tools=[TIMER]), must_call=must_call)
+    call = delta(tool_calls=[called(0, "set_timer", "{}")])
+    said = delta(content="One moment.")
+    async with chatting(said, call, delta("tool_calls"), DONE) as (chat, server):
+        event, _ = await collect(chat.generate(forced))
+    assert event.call.name == "set_timer"
+    assert server.requests[0]["tool_choice"] == choice
+    async with chatting(delta(content="Hello."), delta("stop"), DONE) as (chat, _):
+        with pytest.raises(InvalidModelOutputError, match="made no call"):
+            await anext(chat.generate(forced))
+
+
+async def test_json_is_asked_for_with_its_schema():
+    wanted = msgspec.structs.replace(request(), json_schema={"type": "object"})
+    async with chatting(delta(content="{}"), delta("stop"), DONE) as (chat, server):
+        await collect(chat.generate(wanted))
+    form = server.requests[0]["response_format"]
+    assert (form["type"], form["json_schema"]["schema"]) == ("json_schema", {"type": "object"})
+
+
 async def test_questions_are_compared_by_the_letters_of_their_choices():
     # " a" is the same letter, and less likely.
     async with chatting(scored(A=-0.5, B=-1.5, **{" a": -3.0, "The": -2.0}), DONE) as (chat, server):

@@ -97,5 +97,9 @@ found = {
     "guided again": again.structural_tag,
     "checked": len(checked),
     "unguided": unguided.structural_tag,
+    "forced": [hermes.begin_call(TOOLS, [1], name).structural_tag for name in ("*", "get_time")],
+    "not forced": VllmFormat(tokenizer, "llama3_json", "", {}, None)
+    .begin_call(TOOLS, [1], "*")
+    .structural_tag,
 }
 sys.stdout.write(json.dumps(found) + "\n")

@@ -258,6 +258,11 @@ async def main(folder):
         )
         for seed in range(24)
     ]
+    found["forced"] = [
+        await ask(guided, f"forced {name}", "hello", tools, must_call=name) for name in ("*", "set_timer")
+    ]
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    found["json"] = (await ask(guided, "json", "hello", [], json_schema=schema))["text"]
     found["spoken"], found["many"] = await speak(engine, guided._prompts._tokenizer, tools[:2])
     found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
     await engine.shutdown()

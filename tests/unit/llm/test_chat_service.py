@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 
 import msgspec
@@ -15,6 +16,7 @@ from parley.errors import (
     InferenceError,
     InvalidInputError,
     InvalidMessageError,
+    InvalidModelOutputError,
     ModelUnavailableError,
     OverloadedError,
 )
@@ -131,6 +133,11 @@ class Guided(HermesFormat):
         reply.structural_tag = "a grammar"
         return reply
 
+    def begin_call(self, tools, prompt, name):
+        reply = super().begin_call(tools, prompt, name)
+        reply.structural_tag = f"a call of {name}"
+        return reply
+
 
 class TestGuidance:
     async def test_engine_gets_the_grammar(self):
@@ -163,6 +170,101 @@ class TestGuidance:
         assert len(engine.requests) == 1
 
 
+def forced(name="*", tools=("get_time",), **changes):
+    offered = [Tool(name=one) for one in tools]
+    return msgspec.structs.replace(request(), tools=offered, must_call=name, **changes)
+
+
+class TestForcedCall:
+    @pytest.mark.parametrize("name", ["*", "get_time"])
+    async def test_answer_is_the_call(self, name):
+        engine = ScriptedEngine(Progress(CALL, 1, finish_reason="stop"))
+        called, completed = await collect(service(engine, replies=Guided()).generate(forced(name)))
+        assert called.call.name == "get_time"
+        assert completed.finish_reason == "tool_calls"
+        assert engine.requests[0].structural_tag == f"a call of {name}"
+
+    @pytest.mark.parametrize("wanted", [forced("other"), forced(tools=()), forced(prefix="It")])
+    async def test_call_that_cannot_be_made_is_refused(self, wanted):
+        engine = ScriptedEngine()
+        with pytest.raises(InvalidMessageError, match="must be made"):
+            await collect(service(engine, replies=Guided()).generate(wanted))
+        assert engine.requests == []
+
+    @pytest.mark.parametrize("replies", [HermesFormat(), PythonFormat()])
+    async def test_without_guidance_it_is_refused(self, replies):
+        with pytest.raises(InvalidMessageError, match="cannot be forced"):
+            await collect(service(ScriptedEngine(), replies=replies).generate(forced()))
+
+    async def test_grammar_that_the_engine_refuses_is_an_error(self):
+        engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+        engine.refusal = InferenceError("not compiled")
+        with pytest.raises(InferenceError, match="not compiled"):
+            await collect(service(engine, replies=Guided()).generate(forced()))
+        assert len(engine.requests) == 1
+
+    @pytest.mark.parametrize("reason", ["stop", "length"])
+    async def test_answer_without_the_call_is_an_error(self, reason):
+        engine = ScriptedEngine(Progress("<tool", 1, finish_reason=reason))
+        with pytest.raises(InvalidModelOutputError, match="before its tool call"):
+            await collect(service(engine, replies=Guided()).generate(forced()))
+
+
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+def as_json(schema=SCHEMA, **changes):
+    return msgspec.structs.replace(request(), json_schema=schema, **changes)
+
+
+class TestJson:
+    async def test_schemas_as_programs_write_them_are_accepted(self):
+        optional = {"anyOf": [{"$ref": "#/$defs/not"}, {"type": "null"}], "default": None, "title": "If"}
+        named = {"type": "object", "properties": {"not": optional, "required": {"enum": ["not"]}}}
+        schema = {**named, "$defs": {"not": {"type": "string", "enum": ["a"]}}, "required": ["not"]}
+        engine = ScriptedEngine(Progress("{}", 1, finish_reason="stop"))
+        await collect(service(engine).generate(as_json(schema)))
+        assert json.loads(engine.requests[0].structural_tag)["format"]["json_schema"] == schema
+
+    @pytest.mark.parametrize("replies", [HermesFormat(), PythonFormat()])
+    async def test_answer_is_json_by_the_grammar_of_its_schema(self, replies):
+        engine = ScriptedEngine(Progress(' {"ok": ', 1), Progress("true}", 1, finish_reason="stop"))
+        *texts, completed = await collect(service(engine, replies=replies).generate(as_json()))
+        assert "".join(text.text for text in texts) == ' {"ok": true}'
+        assert completed.finish_reason == "stop"
+        assert json.loads(engine.requests[0].structural_tag)["format"]["json_schema"] == SCHEMA
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [
+            as_json({"type": "string", "pattern": "a+"}),
+            as_json({"type": "string", "maxLength": 50}),
+            as_json({"enum": ["x" * 20_000]}),
+            as_json({"enum": list(range(4_000))}),
+            as_json({"type": "array", "items": {"type": "integer", "multipleOf": 3}}),
+            as_json({"type": "object", "properties": {"a": {"not": {"const": 1}}}}),
+            as_json({"allOf": [{"type": "string"}, {"minLength": 1}]}),
+            as_json({"anyOf": [{"$ref": "https://example.com/schema"}]}),
+            as_json({"anyOf": [{"type": "object"}], "properties": {"a": {}}}),
+            as_json({"type": "object", "properties": {"a": {}}, "required": ["b"]}),
+            as_json({"type": "object", "properties": 5, "required": [["a"]]}),
+            as_json(tools=[Tool(name="stop")]),
+            as_json(prefix="It"),
+        ],
+    )
+    async def test_what_a_grammar_cannot_enforce_is_refused(self, wanted):
+        engine = ScriptedEngine()
+        with pytest.raises(InvalidMessageError):
+            await collect(service(engine).generate(wanted))
+        assert engine.requests == []
+
+    async def test_grammar_that_the_engine_refuses_is_an_error(self):
+        engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+        engine.refusal = InvalidInputError("no such grammar")
+        with pytest.raises(InvalidInputError, match="no such grammar"):
+            await collect(service(engine).generate(as_json()))
+
+
 async def test_priority_reaches_the_engine():
     engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
     urgent = request()
@@ -183,6 +285,29 @@ class TestAbort:
         ]
         assert engine.aborted == ["r"]
         assert chat.active == 0
+
+    async def test_before_the_engine_is_asked(self):
+        engine = ScriptedEngine(Progress("It's", 1, finish_reason="stop"))
+        chat = letters(engine)
+        stream = chat.generate(reading())
+        assert isinstance(await anext(stream), TurnEnd)
+        await chat.abort("r")
+        assert (await collect(stream))[-1].finish_reason == "abort"
+        assert engine.requests == []
+
+    async def test_while_the_engine_refuses_the_grammar(self):
+        engine = ScriptedEngine()
+        chat = service(engine, replies=Guided())
+
+        async def refuse(asked):
+            engine.requests.append(asked)
+            await chat.abort("r")
+            raise InvalidInputError("no such grammar")
+            yield
+
+        engine.generate = refuse
+        assert (await collect(chat.generate(request())))[-1].finish_reason == "abort"
+        assert len(engine.requests) == 1
 
     async def test_before_the_request_arrives(self):
         engine = ScriptedEngine(Progress("It's", 1, finish_reason="stop"))
@@ -465,7 +590,8 @@ async def test_an_answer_begins_with_the_end_of_the_turn_if_it_is_in_its_prompt(
 async def test_an_answer_without_log_probabilities_of_its_prompt_is_an_answer(logprobs):
     """As where the place is in the prefix cache."""
     events = await collect(letters(Scores(logprobs), scores_prompts=True).generate(reading()))
-    assert [type(event) for event in events] == [TextDelta, Completed]
+    assert events[0] == TurnEnd(probability=None), "a call would be the next event, and comes late"
+    assert [type(event) for event in events[1:]] == [TextDelta, Completed]
 
 
 @pytest.mark.parametrize(("able", "text"), [(False, "what time is it?"), (True, "...")])
@@ -573,6 +699,16 @@ async def test_speech_is_not_begun(able, changes):
     await collect(python(engine, scores_prompts=able).generate(asking(**changes)))
     (asked,) = engine.requests
     assert chr(asked.prompt[-1]) == "|"
+
+
+async def test_speech_is_not_begun_where_a_call_must_be_made():
+    engine = Choosing({"s": -0.1, "g": -3.0})
+    grammar = CallGrammar(lambda _: None)
+    with pytest.raises(InvalidModelOutputError):
+        await collect(python(engine, grammar, scores_prompts=True).generate(asking(must_call="*")))
+    (asked,) = engine.requests
+    assert chr(asked.prompt[-1]) == "|"
+    assert "say(" not in asked.structural_tag
 
 
 async def test_questions_of_several_requests_run_one_after_the_other():

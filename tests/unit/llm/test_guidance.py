@@ -40,6 +40,15 @@ def test_every_tool_has_its_form():
     }
 
 
+@pytest.mark.parametrize(("name", "called"), [("*", ["get_time", "stop"]), ("stop", ["stop"])])
+def test_forced_call_is_of_the_wanted_tools(name, called):
+    tools = [Tool(name="get_time", parameters=CITY), Tool(name="stop")]
+    elements = json.loads(ToolGuidance(Check()).call_tag(tools, name))["format"]["elements"]
+    begins = [f'<tool_call>\n{{"name": "{one}", "arguments": ' for one in called]
+    assert [element["begin"] for element in elements] == begins
+    assert ToolGuidance(Check("structural_tag")).call_tag(tools, name) is None
+
+
 def test_without_tools_there_is_nothing_to_guide():
     check = Check()
     assert ToolGuidance(check).tag([]) is None

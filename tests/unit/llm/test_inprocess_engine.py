@@ -12,8 +12,10 @@ from parley.errors import (
     ModelUnavailableError,
     ShuttingDownError,
 )
-from parley.llm.engine import EngineRequest, Progress
+from parley.llm.engine import EngineRequest, EngineTimes, Progress
+from parley.llm.engine_metrics import ENGINE_FAMILIES, ENGINE_QUEUE, EngineMetrics
 from parley.llm.inprocess import InProcessEngine
+from parley.metrics import MetricsRecorder
 
 
 class SteppedFake:
@@ -99,6 +101,19 @@ async def start(engine, fake, request_id="r"):
     fake.steps.put([(request_id, Progress("a", 1, 2))])
     assert await anext(stream) == Progress("a", 1, 2)
     return stream
+
+
+async def test_time_in_the_queue_is_recorded_also_of_an_answer_that_is_left(fake):
+    recorder = MetricsRecorder(ENGINE_FAMILIES)
+    metrics = EngineMetrics(recorder, "qwen3", "qwen3_0")
+    engine = InProcessEngine(lambda: fake, metrics=metrics)
+    stream = engine.generate(request())
+    fake.steps.put([("r", Progress("a", 1, times=EngineTimes(1.0, 1.5, 2.0, 2.0)))])
+    await anext(stream)
+    await stream.aclose()
+    assert [(family, value) for family, _, value in recorder.drain().observations] == [(ENGINE_QUEUE, 0.5)]
+    fake.steps.put([])
+    await engine.shutdown()
 
 
 async def test_reports_arrive_in_order_from_one_thread(engine, fake):

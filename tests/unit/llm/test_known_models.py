@@ -23,7 +23,7 @@ def settings(profile="open", **environment):
 @pytest.mark.parametrize("variable", ["PARLEY_WEIGHTS_QWEN3", "PARLEY_QWEN3_WEIGHTS"])
 @pytest.mark.parametrize("name", [LARGER, f"/mnt/models/{LARGER}"])
 def test_weights_that_the_environment_chooses_bring_their_settings(variable, name):
-    assert settings(**{variable: name}) == ["python", "false", "0.5", "1"]
+    assert settings(**{variable: name}) == ["python", "false", "0.5", "4"]
 
 
 def test_variable_for_one_setting_wins():
@@ -31,7 +31,7 @@ def test_variable_for_one_setting_wins():
 
 
 def test_settings_of_a_profile_are_for_its_own_weights():
-    assert settings() == ["python", "false", "", "1"]
+    assert settings() == ["python", "false", "", "4"]
     assert settings(PARLEY_WEIGHTS_QWEN3="mine") == settings()
 
 

@@ -360,8 +360,9 @@ def matcher():
     tokens = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[end])
     compiler = xgrammar.GrammarCompiler(tokens)
 
-    def make(*tools):
-        tag = CallGrammar(xgrammar.Grammar.from_structural_tag).tag(tools)
+    def make(*tools, must_call=""):
+        grammar = CallGrammar(xgrammar.Grammar.from_structural_tag)
+        tag = grammar.call_tag(tools, must_call) if must_call else grammar.tag(tools)
         assert tag is not None
         compiled = compiler.compile_structural_tag(tag)
 
@@ -416,6 +417,21 @@ def matcher():
 )
 def test_only_whole_answers_that_fit_the_tools_can_be_written(matcher, text, accepted):
     assert matcher(*TOOLS)(text) is accepted
+
+
+@pytest.mark.parametrize(
+    ("must_call", "text", "accepted"),
+    [
+        ("*", "set_timer(minutes=10)", True),
+        ("*", "stop()", True),
+        ("stop", "stop()", True),
+        ("stop", "set_timer(minutes=10)", False),
+        ("*", 'say("Hello.")', False),
+        ("*", "stop()\nstop()", False),
+    ],
+)
+def test_forced_answer_is_one_call_of_the_wanted_tool(matcher, must_call, text, accepted):
+    assert matcher(*TOOLS, must_call=must_call)(text) is accepted
 
 
 def test_a_text_may_end_with_the_token_of_quote_and_bracket(matcher):
@@ -678,6 +694,15 @@ async def test_a_guided_answer_ends_with_its_statement(written, check):
     assert completed.finish_reason == ("stop" if written[:3] == "say" else "tool_calls")
     assert completed.completion_tokens == (4 if check else 5), "without a grammar another line may follow"
     assert engine.closed == ["r"]
+
+
+async def test_a_guided_answer_that_is_complete_at_its_limit_is_not_cut_off():
+    engine = ScriptedEngine(Progress('say("Done.")', 4, finish_reason="length"))
+    prompts = PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering(examples=True))
+    chat = ChatService(engine, prompts, PythonFormat(CallGrammar(json.loads)))
+    asked = GenerateRequest(request_id="r", messages=[ChatMessage(role="user", content="now")], tools=TOOLS)
+    *_, completed = [event async for event in chat.generate(asked)]
+    assert completed.finish_reason == "stop"
 
 
 async def test_say_call_is_continued():

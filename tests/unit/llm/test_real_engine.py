@@ -58,6 +58,17 @@ def test_answers_that_conform_are_not_changed_by_guidance(found):
     assert len(story[0]) > 200
 
 
+def test_forced_call_is_written_where_the_model_would_speak(found):
+    some, named = found[0]["forced"]
+    assert [some["text"], named["text"]] == ["", ""]
+    assert [len(one["calls"]) for one in (some, named)] == [1, 1]
+    assert named["calls"][0][0] == "set_timer"
+
+
+def test_answer_is_json_of_its_schema(found):
+    assert json.loads(found[0]["json"])["ok"] in (True, False)
+
+
 def test_arguments_keep_to_the_schema(found):
     guided, free = ([one["calls"] for one in found[0][name]][:2] for name in ("narrow", "narrow, free"))
     assert free == [[["get_weather", {"city": "Paris"}]], [["set_timer", {"minutes": 10, "label": "pasta"}]]]

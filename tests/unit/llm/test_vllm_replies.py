@@ -59,6 +59,23 @@ def test_calls_are_guided_where_vllm_has_a_grammar_for_the_format(found):
     assert found["unguided"] is None
 
 
+def test_forced_call_has_no_text_in_vllms_grammar(found):
+    xgrammar = pytest.importorskip("xgrammar")
+    vocabulary = [*map(chr, range(32, 127)), "\n"]
+    tokens = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[])
+    compiler = xgrammar.GrammarCompiler(tokens)
+
+    def accepts(tag, text):
+        return xgrammar.GrammarMatcher(compiler.compile_structural_tag(tag)).accept_string(text)
+
+    call = '<tool_call>\n{"name": "get_%s", "arguments": {"city": "Paris"}}\n</tool_call>'
+    some, named = found["forced"]
+    assert [accepts(some, call % name) for name in ("time", "weather")] == [True, True]
+    assert [accepts(named, call % name) for name in ("time", "weather")] == [True, False]
+    assert [accepts(tag, "Hello") for tag in (some, named)] == [False, False]
+    assert found["not forced"] is None
+
+
 def test_the_grammar_of_the_same_tools_is_checked_once(found):
     assert found["guided again"] == found["guided"]
     assert found["checked"] == 1

@@ -45,6 +45,8 @@ def planned(**values):
     return [args.kv_cache_memory_bytes, args.gpu_memory_utilization]
 class Refusing:
     model_config = type("Config", (), {"max_model_len": 8})
+    def has_unfinished_requests(self):
+        return False
     def add_request(self, *_, **__):
         from vllm.exceptions import VLLMValidationError
         raise VLLMValidationError("the prompt cannot be empty")

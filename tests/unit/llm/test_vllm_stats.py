@@ -10,7 +10,6 @@ from parley.llm.engine_metrics import (
     ENGINE_CACHE,
     ENGINE_FAMILIES,
     ENGINE_PREEMPTIONS,
-    ENGINE_QUEUE,
     ENGINE_REQUESTS,
     EngineMetrics,
 )
@@ -40,11 +39,9 @@ def test_statistics_of_vllm_are_recorded(vllm_stats, recorder, metrics):
     scheduler = SimpleNamespace(
         num_running_reqs=2, num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_cache_usage=0.25
     )
-    ended = [SimpleNamespace(queued_time=0.5)]
-    logger.record(scheduler, SimpleNamespace(num_preempted_reqs=1, finished_requests=ended))
+    logger.record(scheduler, SimpleNamespace(num_preempted_reqs=1))
     logger.record(None, None)
     changes = recorder.drain()
-    assert [(family, value) for family, _, value in changes.observations] == [(ENGINE_QUEUE, 0.5)]
     assert [value for (family, _), value in changes.counts.items() if family == ENGINE_PREEMPTIONS] == [1]
     assert {
         (family, dict(labels).get("state")): value for (family, labels), value in changes.values.items()

@@ -26,7 +26,6 @@ OTHERS: Mapping[str, str] = {
     "CachedRequestState": "vllm.v1.worker.gpu_input_batch:CachedRequestState",
     "CompletionOutput": "vllm.outputs:CompletionOutput",
     "EmbedsPrompt": "vllm.inputs.llm:EmbedsPrompt",
-    "FinishedRequestStats": "vllm.v1.metrics.stats:FinishedRequestStats",
     "IterationStats": "vllm.v1.metrics.stats:IterationStats",
     "Parser": "vllm.parser.abstract_parser:Parser",
     "RequestStateStats": "vllm.v1.metrics.stats:RequestStateStats",
@@ -93,13 +92,12 @@ USES: Mapping[str, Mapping[str, Use]] = {
     "CompletionOutput": {"text": FIELD, "token_ids": FIELD, "finish_reason": FIELD, "logprobs": FIELD},
     "EmbedsPrompt": {"prompt_embeds": FIELD, "prompt_token_ids": FIELD, "prompt_is_token_ids": FIELD},
     "EngineArgs": _engine_arguments(),
-    "FinishedRequestStats": {"queued_time": FIELD},
     "GPUModelRunner": {
         "_get_prompt_logprobs_dict": Call(2),
         **dict.fromkeys(("num_prompt_logprobs", "requests", "query_start_loc", "input_batch"), FIELD),
     },
     "GPT2Model": {"__init__": Call(0, "vllm_config", "prefix"), "load_weights": Call(1), "wte": FIELD},
-    "IterationStats": {"num_preempted_reqs": FIELD, "finished_requests": FIELD},
+    "IterationStats": {"num_preempted_reqs": FIELD},
     "LLMEngine": {
         "from_engine_args": Call(1, "stat_loggers"),
         "add_request": Call(3, "trace_headers", "priority"),

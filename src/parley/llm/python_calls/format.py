@@ -1,4 +1,4 @@
-"""Answers in Python."""
+"""The grammar and the parser of answers that call tools as Python functions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any
 
 from parley.llm.guidance import ToolSetCache, guidable, is_supported, unguided_arguments
 from parley.llm.python_calls.functions import SAY, Function, Parameter, as_functions, python_value
-from parley.llm.replies import AnswerParser, BadCall, ParsedCall, ParsedReply, Piece, Reply, TextPiece
-from parley.protocol import Tool
+from parley.llm.replies import (
+    AnswerParser,
+    BadCall,
+    ParsedCall,
+    ParsedReply,
+    Piece,
+    PlainText,
+    Reply,
+)
+from parley.protocol import ANY_TOOL, Tool
 
 SPOKEN = r"""[^\s!-/:-@\[-`{-~][^"\\\n\r*#_`<>|{}\[\]]*"""
 """Text to be spoken: in one line, no markup, and it begins with a letter or digit."""
 _REST = r"""[^"\\\n\r*#_`<>|{}\[\]]*"""
-"""The same behind its beginning."""
+"""Text that goes on with what is spoken."""
 _ANYTHING = {"type": "object"}
 _LONGEST_TEXT = 200
 """Characters of an argument whose schema has no limit: one that goes on and on would never be a call."""
@@ -63,6 +71,15 @@ class CallGrammar:
         if tag and continued:
             return _tag(_sequence(_rest(), _text('")')) if tools else _rest())
         return _tag(_said()) if tag and tools and after_results else tag
+
+    def call_tag(self, tools: Sequence[Tool], name: str) -> str | None:
+        """The form of one call of the tool ``name``, or of any (``ANY_TOOL``); None: as in :meth:`tag`."""
+        tag = self._tags(tools)
+        if tag is None:
+            return None
+        _, *forms = json.loads(tag)["format"]["elements"]
+        wanted = [form for tool, form in zip(tools, forms, strict=True) if name in (ANY_TOOL, tool.name)]
+        return _tag({"type": "or", "elements": wanted})
 
     def _make(self, tools: Sequence[Tool]) -> str | None:
         forms = []
@@ -369,18 +386,15 @@ class PythonFormat:
         grammar = self._grammar
         tag = grammar.tag(tools, after_results=after_results, continued=continued) if grammar else None
         if not tools:
-            return ParsedReply(tag, _PlainText())
+            return ParsedReply(tag, PlainText())
         return ParsedReply(tag, CallStream(self._functions(tools), continued=continued))
+
+    def begin_call(self, tools: Sequence[Tool], prompt: Sequence[int], name: str) -> Reply:  # noqa: ARG002
+        """See :class:`parley.llm.replies.ReplyFormat`."""
+        tag = self._grammar.call_tag(tools, name) if self._grammar else None
+        return ParsedReply(tag, CallStream(self._functions(tools)))
 
     def begin_speech(self, tools: Sequence[Tool]) -> Reply:
         """See :class:`parley.llm.replies.OpensSpeech`."""
         tag = self._grammar.tag(tools, opened=True) if self._grammar else None
         return ParsedReply(tag, CallStream(self._functions(tools), opened=True))
-
-
-class _PlainText(AnswerParser):
-    def feed(self, text: str) -> list[Piece]:
-        return [TextPiece(text)] if text else []
-
-    def finish(self) -> list[Piece]:
-        return []
