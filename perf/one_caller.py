@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from parley.agent.caller_gate import CallerGate
-from parley.agent.ports import SpeakerScoring
+from parley.agent.ports import Scoring
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.asr.segmenter.segmentation import UtteranceBegan, UtteranceEnded, UtteranceLimits, detect
 from parley.audio.buffer import AudioPiece
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass
 class Figures:
-    """Of all calls of a kind."""
+    """Counts over all calls of a kind."""
 
     answered: Share = field(default_factory=Share)
     taken: Share = field(default_factory=Share)
@@ -104,10 +104,10 @@ class Conversation:
         """Utterances that have words."""
 
     def on_onset(self, at_ms: int) -> None:
-        """Is not looked at."""
+        """Does not count."""
 
     def on_onset_cancelled(self) -> None:
-        """Is not looked at."""
+        """Does not count."""
 
     def on_speech_started(self, _event: SpeechStarted) -> None:
         """The turn goes on, or begins."""
@@ -145,7 +145,7 @@ class Line:
         self.spans: dict[int, tuple[float, float]] = {}
         """Utterances of anybody (ms)."""
         self._gate = CallerGate(
-            SpeakerScoring(speakers, lambda _: None),
+            Scoring(speakers, lambda _: None),
             self.heard,
             "en",
             enabled=by_voice,
@@ -153,6 +153,7 @@ class Line:
             name="call",
             cut=self._end_utterance,
             ignored=lambda _: None,
+            is_echo=lambda _: False,
         )
 
     def _end_utterance(self) -> None:

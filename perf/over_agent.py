@@ -70,7 +70,7 @@ _GOALS = {
     "vocal tics": "≤ 10 %",
     "sounds of the room": "≤ 2 %",
 }
-"""Of those that stop the agent."""
+"""The share of each kind that stops the agent."""
 BACKCHANNELS = """
     Mhm.|Uh-huh.|Okay.|Yeah.|Yes.|Right.|I see.|Got it.|Sure.|Oh.|Wow.|Really?|Makes sense.|Go on.|Oh, okay.
     Yeah, yeah.|Ah, I see.|Oh, really?|That's good.|Interesting.|Okay, great.|Alright.|Exactly.|Hm.

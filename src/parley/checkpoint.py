@@ -101,6 +101,8 @@ class AgentTurnState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     system_prompt: str | None = None
     """Replaces the session's prompt for this answer. None: the session's."""
     use_tools: bool = True
+    must_call: str | None = None
+    """As in :class:`parley.protocol.Respond`."""
     rounds: list[RoundState] = []
     """Of an answer, those that ended with tool calls."""
 
@@ -114,6 +116,7 @@ class QueuedText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remember: bool = True
     system_prompt: str | None = None
     use_tools: bool = True
+    must_call: str | None = None
 
 
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

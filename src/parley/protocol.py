@@ -425,6 +425,12 @@ AGENT_NAME_RULE = (
 )
 
 
+ANY_TOOL = "*"
+"""In the place of a tool's name: any of them."""
+MustCall: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
+"""Name of a tool, or :data:`ANY_TOOL`; empty: the model chooses."""
+
+
 class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
@@ -435,6 +441,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     system_prompt: str | None = None
     """None: the server's default prompt."""
     tools: list[Tool] = []
+    must_call: MustCall = ""
+    """Tool that each answer calls before it speaks; ``*``: any. If it cannot be called, the answer fails."""
     voice: str | None = None
     """None: the synthesizer's default voice."""
     exaggeration: float | None = None
@@ -577,6 +585,7 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
 
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
     tools: list[Tool] | msgspec.UnsetType = msgspec.UNSET
+    must_call: MustCall | msgspec.UnsetType = msgspec.UNSET
     voice: str | msgspec.UnsetType | None = msgspec.UNSET
     exaggeration: float | msgspec.UnsetType | None = msgspec.UNSET
     guidance_weight: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -613,6 +622,8 @@ class Respond(_Message, frozen=True, tag="respond", kw_only=True):
     """Replaces the session's prompt for this answer only. None: the session's."""
     use_tools: bool = True
     """False: the language model gets no tools for this answer."""
+    must_call: MustCall | None = None
+    """None: the session's."""
 
 
 class Remember(_Message, frozen=True, tag="remember", kw_only=True):

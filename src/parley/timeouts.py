@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from types import TracebackType
 from typing import Any, TypeVar
 
 from parley.errors import DeadlineExceededError, ParleyError
@@ -109,3 +110,34 @@ async def best_effort(work: Awaitable[object], limit_s: float, what: str) -> Non
         await with_timeout(work, limit_s, what)
     except ParleyError as error:
         _log.warning("%s: %s", what, error.to_log(), extra=error.log_extra())
+
+
+class ToleratedFailures:
+    """Ends a block that fails, and logs why: work goes on without what the block gets.
+
+    A server that is busy or down fails often: only the first failure is a warning.
+
+    Args:
+        what: the text of the log.
+        failed: called with the error code of each failure.
+    """
+
+    def __init__(self, what: str, failed: Callable[[str], None] = lambda _: None) -> None:
+        self._what = what
+        self._failed = failed
+        self._level = logging.WARNING
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, ParleyError):
+            _log.log(self._level, "%s: %s", self._what, error.to_log(), extra=error.log_extra())
+            self._level = logging.DEBUG
+            self._failed(error.code)
+        elif isinstance(error, Exception):
+            _log.error("%s", self._what, exc_info=error)
+            self._failed(ParleyError.code)
+        return isinstance(error, Exception)

@@ -1,5 +1,8 @@
 """The graph of CAM++ against the network in PyTorch, with random weights."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -67,7 +70,14 @@ def test_file_without_the_network_is_refused(tmp_path):
         make_graph(tmp_path / FILE)
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip"])
+def zipped(pickled):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("model/data.pkl", pickled)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", *map(zipped, (b"", b"0.", b"K\x01Q.", b"]."))])
 def test_file_that_is_none_of_torch_is_refused(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(ModelLoadingError, match="not a file of tensors"):

@@ -605,7 +605,7 @@ class Conversation:
         """Answer the results of tools that no answer has read, unless a turn of either side is under way."""
         turns, user_active = self.agent_turns, self._user_idle.speaking or self.user_pending
         if turns.unread and turns.current is None and self._start.turn.answer and not user_active:
-            turns.say(protocol.Respond())
+            turns.say(protocol.Respond(must_call=""))  # or each result would be answered by a call
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer and self.collector.active is None:
@@ -693,10 +693,12 @@ class Conversation:
 
     def _make_response(self, prompt: SystemPrompt, begun: BegunResponse | None) -> LlmResponse:
         self._decisions.cancel()
+        session_call = self._start.must_call if prompt.use_tools else ""
         return LlmResponse(
             self._engines.chat,
             prompt,
             tools=self._tools,
+            must_call=session_call if prompt.must_call is None else prompt.must_call,
             fillers=self._fillers,
             sampling=self._sampling,
             config=self._config,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.ports import TurnScoring
+from parley.agent.ports import Scoring
 from parley.audio.buffer import AudioPiece, RecentAudio
-from parley.errors import InferenceError, ParleyError
+from parley.engines.base import TurnModel
+from parley.errors import InferenceError
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
     SpeechStarted,
@@ -20,7 +20,7 @@ from parley.protocol import (
     Transcript,
     TurnDecision,
 )
-from parley.timeouts import hold_task, log_failure, loop_time, with_timeout
+from parley.timeouts import ToleratedFailures, hold_task, log_failure, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.caller_pauses import CallerPauses
 from parley.turns.endpointing import (
@@ -39,7 +39,6 @@ from parley.turns.smart_turn import BEFORE_ONSET_MS, SAMPLES
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 _REPLAY_S = 0.5
 """After a move from another session until the client's audio has come again."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Endpointer:
         self,
         settings: TurnSettings | None,
         language: str,
-        scoring: TurnScoring | None,
+        scoring: Scoring[TurnModel] | None,
         read: Callable[[str], Awaitable[float]] | None,
         *,
         deadline_s: float,
@@ -107,7 +106,10 @@ class Endpointer:
         self._arrival = arrival
         self._settings = settings
         self._language = language
-        self._scoring = scoring
+        self._model = None if scoring is None else scoring.model
+        failed = scoring.failed if scoring is not None else lambda _: None
+        self._unscored = ToleratedFailures(f"{name}: a pause was not scored", failed)
+        self._unread = ToleratedFailures(f"{name}: words were not judged")
         self._read = read
         self._pauses = CallerPauses(extra_ms)
         self._policy = self._make_policy()
@@ -131,7 +133,6 @@ class Endpointer:
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._read_failed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def change(self, settings: TurnSettings | None) -> None:
@@ -153,7 +154,7 @@ class Endpointer:
         return EndpointingPolicy(
             self._settings,
             self._language,
-            scored=self._scoring is not None,
+            scored=self._model is not None,
             read=self._read is not None,
             pauses=self._pauses if self._settings.adapts else None,
         )
@@ -165,7 +166,7 @@ class Endpointer:
 
     def on_audio_processed(self, piece: AudioPiece) -> None:
         """The recogniser has processed this audio."""
-        if self._scoring is not None:
+        if self._model is not None:
             self._audio.append(piece)
 
     @property
@@ -357,22 +358,12 @@ class Endpointer:
 
     async def _score_pause(self, pause: int, speech: NDArray[np.int16]) -> None:
         probability: float | None = None
-        scoring = self._scoring
-        assert scoring is not None
-        try:
-            # A pause may be no end of a turn: the span is below that of the call.
-            with self._trace.child("scoring") as span:
-                score = scoring.model.score(speech, traceparent=span.traceparent)
-                probability = _checked(await with_timeout(score, self._deadline_s, "the end-of-turn model"))
-                span.set({"parley.probability": probability})
-        except ParleyError as error:
-            _log.warning(
-                "%s: a pause was not scored: %s", self._name, error.to_log(), extra=error.log_extra()
-            )
-            scoring.failed(error.code)
-        except Exception:  # noqa: BLE001 - logged; the silence decides instead
-            _log.exception("%s: a pause was not scored", self._name)
-            scoring.failed(ParleyError.code)
+        assert self._model is not None
+        # A pause may be no end of a turn: the span is below that of the call.
+        with self._unscored, self._trace.child("scoring") as span:
+            score = self._model.score(speech, traceparent=span.traceparent)
+            probability = _checked(await with_timeout(score, self._deadline_s, "the end-of-turn model"))
+            span.set({"parley.probability": probability})
         self._apply(self._policy.on_score(pause, probability, loop_time()))
 
     # --- the language model ---------------------------------------------------------------
@@ -391,19 +382,10 @@ class Endpointer:
     async def _read_turn(self, text: str) -> None:
         probability: float | None = None
         assert self._read is not None
-        try:
+        with self._unread:
             probability = _checked(
                 await with_timeout(self._read(text), self._read_deadline_s, "the words of the turn")
             )
-        except ParleyError as error:
-            # A busy server is late at many pauses: one line says it.
-            level = logging.DEBUG if self._read_failed else logging.WARNING
-            self._read_failed = True
-            _log.log(
-                level, "%s: words were not judged: %s", self._name, error.to_log(), extra=error.log_extra()
-            )
-        except Exception:  # noqa: BLE001 - logged; sound and silence decide instead
-            _log.exception("%s: words were not judged", self._name)
         self._apply(self._policy.on_read(text, probability, loop_time()))
 
 

@@ -141,6 +141,10 @@ class InterruptionDetector:
         """The recogniser has processed this audio."""
         self._recent.append(piece)
 
+    def is_echo(self, sound: NDArray[np.int16]) -> bool:
+        """Whether the end of a sound is what the agent has just said: i16 ``[n]``, 16 kHz."""
+        return self._echoes.recognises(sound[-_COMPARED_MS * _PER_MS :])
+
     def on_onset(self, at_ms: int) -> None:
         """Speech may begin."""
         if self._candidate is None:
@@ -270,7 +274,7 @@ class InterruptionDetector:
         if isinstance(verdict, InterruptSpeech) and verdict.reason == "speech" and not candidate.events:
             return None
         if isinstance(verdict, InterruptSpeech):
-            if self._echoes.recognises(self._sound_of(candidate)):
+            if self.is_echo(self._sound_of(candidate)):
                 self._has_echo = True
                 candidate.policy.on_echo()
                 return None
@@ -283,7 +287,7 @@ class InterruptionDetector:
         begin_ms = max(0, candidate.at_ms - _BEFORE_ONSET_MS)
         end_ms = None if candidate.ended_ms is None else candidate.ended_ms + _AFTER_SPEECH_MS
         until = None if end_ms is None else end_ms * _PER_MS
-        return self._recent.since(begin_ms * _PER_MS, until)[-_COMPARED_MS * _PER_MS :]
+        return self._recent.since(begin_ms * _PER_MS, until)
 
     def _apply(self, verdict: Verdict) -> None:
         if isinstance(verdict, InterruptSpeech):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +17,16 @@ from parley.protocol import ServerEvent
 from parley.tools.base import ServerTools
 from parley.tracing import Tracing
 
-
-@dataclass(frozen=True)
-class TurnScoring:
-    """The turn model, and a callback for its failures."""
-
-    model: TurnModel
-    failed: Callable[[str], None]
-    """Called with the error code of every pause without a score."""
+ModelT = TypeVar("ModelT")
 
 
 @dataclass(frozen=True)
-class SpeakerScoring:
-    """What represents voices, and a callback for its failures."""
+class Scoring(Generic[ModelT]):
+    """A model without which calls go on, and a callback for its failures."""
 
-    model: SpeakerModel
+    model: ModelT
     failed: Callable[[str], None]
-    """Called with the error code of speech that was not judged."""
+    """Called with the error code of every pause without a score, or of speech that was not judged."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +38,14 @@ class Engines:
     others are the models that are asked first and last, or empty."""
     chat: ChatModel
     synthesizer: Synthesizer
-    turn: TurnScoring | None = None
+    turn: Scoring[TurnModel] | None = None
     """None: turns end by silence and words alone."""
     speculated: Callable[[str], None] = lambda _: None
     """Called with the outcome of each answer that was prepared before the end of the user's turn: ``used`` or
     ``discarded``."""
     reads_turns: bool = False
     """Whether the language model is asked how likely the user's words end a sentence."""
-    speaker: SpeakerScoring | None = None
+    speaker: Scoring[SpeakerModel] | None = None
     """None: all speech is the caller's."""
     server_tools: ServerTools | None = None
     tracing: Tracing | None = None

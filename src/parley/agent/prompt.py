@@ -24,7 +24,8 @@ class SystemPrompt:
     """Messages and tools of one answer.
 
     ``draft`` is the user's text of a prepared answer that is not in the history yet. ``system_prompt``
-    replaces the session's. ``unheard``: of the answer that the user has interrupted.
+    replaces the session's, ``must_call`` the session's tool that must be called. ``unheard``: of the answer
+    that the user has interrupted.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class SystemPrompt:
         *,
         system_prompt: str | None = None,
         use_tools: bool = True,
+        must_call: str | None = None,
         unheard: Unheard | None = None,
     ) -> None:
         self._history = history
@@ -41,6 +43,7 @@ class SystemPrompt:
         self._draft = draft
         self.system_prompt = system_prompt
         self.use_tools = use_tools
+        self.must_call = must_call
         self.tools: Sequence[Tool] = history.tools if use_tools else ()
         """Those of the answer's next request."""
         self._passages = ""

@@ -32,6 +32,7 @@ from parley.errors import (
     ContextTooLongError,
     DeadlineExceededError,
     InferenceError,
+    InvalidMessageError,
     InvalidModelOutputError,
     NoAnswerError,
 )
@@ -233,11 +234,11 @@ async def _say_whole(round_number: int, text: str, context: TurnContext) -> None
 class LlmResponse:
     """The language model's answer, after its tool calls.
 
-    ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
-    tools take long. ``begun``: what another session has done of it. ``facts``: the sources of what may be
-    said; None: anything may be. ``enter_step``: called where the prompt may change; returns whether a step
-    has changed it. ``collector`` asks for what the step wants. ``retrieval`` searches the agent's documents;
-    None: there are none.
+    ``tools`` runs the calls once the end of the user's turn is certain. ``must_call`` is called first
+    (``ANY_TOOL``: any). One of ``fillers`` is spoken while tools take long. ``begun``: what another session
+    has done of it. ``facts``: the sources of what may be said; None: anything may be. ``enter_step``: called
+    where the prompt may change; returns whether a step has changed it. ``collector`` asks for what the step
+    wants. ``retrieval`` searches the agent's documents; None: there are none.
     """
 
     def __init__(
@@ -246,6 +247,7 @@ class LlmResponse:
         prompt: SystemPrompt,
         *,
         tools: ToolExecutor,
+        must_call: str = "",
         fillers: Sequence[str] = (),
         sampling: Sampling,
         config: AgentConfig,
@@ -265,6 +267,7 @@ class LlmResponse:
         self._chat = chat
         self._prompt = prompt
         self._tools = tools
+        self._must_call = must_call
         self._fillers = fillers
         self._sampling = sampling
         self._config = config
@@ -288,6 +291,7 @@ class LlmResponse:
             interruptible=interruptible,
             system_prompt=self._prompt.system_prompt,
             use_tools=self._prompt.use_tools,
+            must_call=self._prompt.must_call,
             rounds=[
                 RoundState(
                     text=one.text, said=one.said, calls=list(one.calls), results=self.log.results_of(one)
@@ -365,6 +369,11 @@ class LlmResponse:
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model returned no text")
         await self._take_up(answer, context)
+
+    @property
+    def _forced(self) -> str:
+        """The tool that the next request must call; empty: there is none, or the answer has begun."""
+        return "" if any(answer.calls or answer.said for answer in self.log.rounds) else self._must_call
 
     async def _take_up(self, answer: ToolRound, context: TurnContext) -> None:
         """Say what was not heard of the answer before, if it is still of use and not said already."""
@@ -536,6 +545,7 @@ class LlmResponse:
             request_id=request_id,
             messages=[*self._prompt.messages(), *remember(before, None), *notes],
             tools=list(tools),
+            must_call=self._forced,
             sampling=self._sampling,
             prefix=answer.text,
             reads_turn=not context.certain.is_set(),
@@ -593,10 +603,21 @@ class LlmResponse:
                         answer.calls.append(self._named(context.number, event.call))
                     elif not isinstance(event, TurnEnd):
                         answer.unfit = True
+        except InvalidMessageError as error:
+            if request.must_call:
+                raise InferenceError(f"{request.must_call!r} cannot be called: {error}") from error
+            raise
         except InvalidModelOutputError as error:
-            answer.unreadable, answer.unfit = error, True
+            self._on_unreadable(answer, request, error)
             span.set_content("completion", answer.text)
             span.end(failure=error.code)
+
+    def _on_unreadable(
+        self, answer: ToolRound, request: GenerateRequest, error: InvalidModelOutputError
+    ) -> None:
+        if request.must_call and any(one.unreadable for one in self.log.rounds):
+            raise error
+        answer.unreadable, answer.unfit = error, True
 
     def _on_completed(self, event: Completed, request: GenerateRequest, span: Trace) -> None:
         self.log.count(event)

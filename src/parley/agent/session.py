@@ -130,6 +130,7 @@ class AgentSession:
                 name=name,
                 cut=self._cut_utterance,
                 ignored=self._ignore_other,
+                is_echo=self._conversation.interruptions.is_echo,
             )
         self._recognition = AudioRecognition(
             engines.recognizer,
@@ -327,7 +328,7 @@ class AgentSession:
         prefix_changed = self._conversation.change(start)
         self._recognition.change(self._asr_options(start))
         if self._gate is not None:
-            self._gate.enabled = self._has_one_caller(start)
+            self._gate.change(enabled=self._has_one_caller(start))
         self._on_change()
         self._emit(protocol.Updated())
         if prefix_changed:
@@ -516,7 +517,6 @@ class AgentSession:
                 self._checkpoints.close()
             ending |= self._updates.close()
             ending |= self._conversation.close()
-            ending |= self._gate.close() if self._gate is not None else set()
             if self._followed is not None and (heard := self._conversation.agent_turns.cut_off) is not None:
                 self._followed.on_event(heard)  # not the client, with which the turn may go on elsewhere
             # A client that was asked to leave goes on elsewhere.
@@ -538,6 +538,8 @@ class AgentSession:
         self._trace.end(failure="failed" if closed.reason == "failed" else "")
         for task in tasks:
             task.cancel()
+        if self._gate is not None:  # an update of a client that has not got `closed` would switch it on again
+            ending |= self._gate.close()
         _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())

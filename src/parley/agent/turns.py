@@ -224,7 +224,7 @@ class AgentTurns:
         if agent.kind == "say":
             source = FixedText(agent.text, remember=agent.remember, begun=begun)
         else:
-            prompt = self._prompt(agent.system_prompt, use_tools=agent.use_tools)
+            prompt = self._prompt(agent)
             source = self._make_response(prompt, begun)
             self._handler.on_turn_started()
         self.turns = agent.turn - 1
@@ -638,20 +638,31 @@ class AgentTurns:
             return self._make(FixedText(what.text, remember=what.remember), interruptible=what.interruptible)
         self._unanswered = self._unread = False
         self._handler.on_turn_started()
-        prompt = self._prompt(what.system_prompt, use_tools=what.use_tools)
+        prompt = self._prompt(what)
         return self._make(self._make_response(prompt, None))
 
-    def _prompt(self, system_prompt: str | None, *, use_tools: bool) -> SystemPrompt:
+    def _prompt(self, wanted: AgentTurnState | QueuedText) -> SystemPrompt:
         """For an answer to what the history ends with."""
         unheard = None
-        if system_prompt is None and self._history.unanswered:
+        if wanted.system_prompt is None and self._history.unanswered:
             unheard = self._unheard(self._history.conversation[-1].content)
-        return SystemPrompt(self._history, system_prompt=system_prompt, use_tools=use_tools, unheard=unheard)
+        return SystemPrompt(
+            self._history,
+            system_prompt=wanted.system_prompt,
+            use_tools=wanted.use_tools,
+            must_call=wanted.must_call,
+            unheard=unheard,
+        )
 
 
 def _queued(saying: Say | Respond) -> QueuedText:
     if isinstance(saying, Respond):
-        return QueuedText(kind="respond", system_prompt=saying.system_prompt, use_tools=saying.use_tools)
+        return QueuedText(
+            kind="respond",
+            system_prompt=saying.system_prompt,
+            use_tools=saying.use_tools,
+            must_call=saying.must_call,
+        )
     return QueuedText(text=saying.text, interruptible=saying.interruptible, remember=saying.remember)
 
 

@@ -22,6 +22,7 @@ from parley.llm.known_models import is_demonstration
 from parley.llm.messages import choose_sampling
 from parley.names import check_names
 from parley.protocol import (
+    ANY_TOOL,
     INPUT_SAMPLE_RATE,
     MAX_ALTERNATIVES,
     OUTPUT_SAMPLE_RATES,
@@ -106,6 +107,7 @@ def check_start(
             option = built_in[tool.name]
             raise InvalidMessageError(f"tool {tool.name!r}: the option {option} has a tool of this name")
     offered = [*names, *(server_tools.names if server_tools else ()), *EndingTools(start.ending).names]
+    _check_must_call(start.must_call, [*offered, *built_in])
     check_steps(start, offered)
     check_fields(start)
 
@@ -202,6 +204,11 @@ def _idle_seconds(name: str, value_ms: int | None, default_s: float) -> float:
             f"silence.{name} is {value_ms}; it must be 0, or {_MIN_IDLE_MS} to {_MAX_IDLE_MS}"
         )
     return value_ms / 1000
+
+
+def _check_must_call(wanted: str, offered: Sequence[str]) -> None:
+    if wanted and not any(wanted in (ANY_TOOL, name) for name in offered):
+        raise InvalidMessageError(f"must_call is {wanted!r}, and there is no such tool")
 
 
 def _check_tool(tool: Tool) -> None:

@@ -25,6 +25,7 @@ from parley.protocol import (
     VadOptions,
 )
 from parley.tools.settings import ToolSettings
+from parley.turns.settings import NUMBERS
 
 _PROMPT = "system_prompt"
 """The field of :class:`Start` that is called ``instructions`` in a file."""
@@ -150,10 +151,15 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     def complete(self, start: Start) -> Start:
         """The options of a session: those that have their default value in ``start`` are the definition's.
 
-        Of options with parts, such as ``turn``, each part by itself.
+        Of options with parts, such as ``turn``, each part by itself. The definition's numbers of turns do not
+        count where ``start`` wants every pause to end one.
         """
         defaults = Start()
-        merged = {name: _merge(getattr(self, name), start, defaults, name) for name in SHARED_FIELDS}
+        defined = self
+        if start.turn.eagerness == "off":
+            turn = msgspec.structs.replace(self.turn, **dict.fromkeys(NUMBERS))
+            defined = msgspec.structs.replace(self, turn=turn)
+        merged = {name: _merge(getattr(defined, name), start, defaults, name) for name in SHARED_FIELDS}
         return msgspec.structs.replace(
             start, **merged, **{_PROMPT: _merge(self.instructions, start, defaults, _PROMPT)}
         )

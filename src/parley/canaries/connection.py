@@ -1,4 +1,4 @@
-"""Blocking connections to a Triton for canaries, each for as long as one takes."""
+"""Blocking connections to a Triton; no two canaries use one at a time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ChannelPool:
 
 
 CanaryAddress: TypeAlias = ServerAddress | ChannelPool
-"""Where a canary goes: by a channel of its own, or by one of a pool."""
+"""The server that a canary calls, on a channel of its own or on one of a pool."""
 
 
 class CanaryConnection:

@@ -22,11 +22,11 @@ from parley.agent.defined_agents import AgentOpener
 from parley.agent.headroom import CallBoard, Headroom, open_board
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
-from parley.agent.ports import Engines, SpeakerScoring, TurnScoring
+from parley.agent.ports import Engines, Scoring
 from parley.agents.registry import AgentRegistry, agents_folder
 from parley.calls.folder import open_calls
 from parley.calls.writing import CallWriter
-from parley.engines.base import ChatModel, Closable, Embedder, Recognizer, Synthesizer
+from parley.engines.base import ChatModel, Closable, Embedder, Recognizer, SpeakerModel, Synthesizer
 from parley.engines.chat_fallback import NamedChat, join_chats
 from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import (
@@ -307,7 +307,7 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
     if config.turn != NO_MODEL:
         make_turn_model = find_engine(TURN_MODELS, config.turn)
         model = make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S)
-        turn = TurnScoring(model, metrics.on_pause_unscored)
+        turn = Scoring(model, metrics.on_pause_unscored)
     return Engines(
         make_recognizers(config, client, timeout_s=limits.asr_s + _ENGINE_MARGIN_S),
         make_chat(config, client, metrics, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
@@ -432,7 +432,7 @@ def make_embedder(parameters: Parameters, config: AgentConfig, client: ModelClie
 
 def make_speaker(
     parameters: Parameters, config: AgentConfig, client: ModelClient, metrics: AgentMetrics
-) -> SpeakerScoring | None:
+) -> Scoring[SpeakerModel] | None:
     """What represents voices; None: it cannot be used, which is logged.
 
     Raises:
@@ -450,7 +450,7 @@ def make_speaker(
         return None
     make = find_engine(SPEAKER_MODELS, config.speaker)
     model = make(client, timeout_s=config.deadlines.turn_s + _ENGINE_MARGIN_S)
-    return SpeakerScoring(model, metrics.on_voice_unjudged)
+    return Scoring(model, metrics.on_voice_unjudged)
 
 
 async def _open_agents(

@@ -12,7 +12,7 @@ from typing import Any
 
 from parley.agent.config import NO_MODEL, AgentConfig
 from parley.agent.metrics import UNMEASURED
-from parley.agent.ports import Engines, TurnScoring
+from parley.agent.ports import Engines, Scoring
 from parley.errors import ModelUnavailableError, from_wire
 from parley.protocol import Start
 from parley.replay.answers import NOTHING, STREAMS, Answers
@@ -155,7 +155,7 @@ class Player(Port):
         more = {"metrics": UNMEASURED, "followed": parts.pop("followed", None)}
         nothing: Any = None  # what is asked through a port is never used
         if parts.pop("turn", False) and self._config.turn != NO_MODEL:
-            parts["turn"] = TurnScoring(nothing, lambda _: None)
+            parts["turn"] = Scoring(nothing, lambda _: None)
         if self._config.turn_text == NO_MODEL:
             parts.pop("reads_turns", None)
         engines = Engines(lambda *_: nothing, nothing, nothing, **parts)

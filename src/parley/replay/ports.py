@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from parley.agent.config import AgentConfig
-from parley.agent.ports import Engines, Outlet, TurnScoring
+from parley.agent.ports import Engines, Outlet, Scoring
 from parley.agent.session import AgentSession
 from parley.asr.messages import AsrReply
 from parley.checkpoint import CHECKPOINT_VERSION, SessionState
@@ -253,7 +253,7 @@ def _through(port: Port, engines: Engines) -> Engines:
     inner = {name: getattr(engines, name) for name in PARTS}
     parts: dict[str, Any] = {name: PARTS[name](port, one) for name, one in inner.items() if one is not None}
     if engines.turn is not None:
-        parts["turn"] = TurnScoring(PortTurn(port, engines.turn.model), engines.turn.failed)
+        parts["turn"] = Scoring(PortTurn(port, engines.turn.model), engines.turn.failed)
     return replace(
         engines,
         recognizer=lambda *names: PortRecognizer(port, engines.recognizer(*names), next(numbers)),

@@ -11,7 +11,7 @@ from parley.errors import InvalidMessageError, OverloadedError
 
 
 class Admission:
-    """Bounds the requests on one event loop, and remembers aborts that overtook theirs.
+    """Bounds the requests on one event loop, and remembers their aborts, also those that overtook them.
 
     Args:
         max_requests: requests running or waiting at once; more are refused.
@@ -19,20 +19,24 @@ class Admission:
 
     def __init__(self, max_requests: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_requests = max_requests
-        self._active: set[str] = set()
+        self._active: dict[str, bool] = {}  # whether it was aborted
         self._early_aborts = EarlyAborts(clock=clock)
 
     def __len__(self) -> int:
         """Requests that have a place."""
         return len(self._active)
 
-    def __contains__(self, request_id: str) -> bool:
-        """Whether a request has a place."""
-        return request_id in self._active
+    def abort(self, request_id: str) -> bool:
+        """Remember an abort; False: its request has no place, and may be on its way."""
+        if request_id not in self._active:
+            self._early_aborts.add(request_id)
+            return False
+        self._active[request_id] = True
+        return True
 
-    def abort_early(self, request_id: str) -> None:
-        """Remember an abort whose request has not come yet."""
-        self._early_aborts.add(request_id)
+    def is_aborted(self, request_id: str) -> bool:
+        """Whether a request was aborted while it has its place."""
+        return self._active.get(request_id, False)
 
     def was_aborted(self, request_id: str) -> bool:
         """Whether a request was aborted before it came; forgets the abort.
@@ -56,11 +60,11 @@ class Admission:
             raise InvalidMessageError(f"request id {request_id!r} is in use")
         if len(self._active) + kept_free >= self._max_requests:
             raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
-        self._active.add(request_id)
+        self._active[request_id] = False
         try:
             yield
         finally:
-            self._active.discard(request_id)
+            del self._active[request_id]
 
 
 class EarlyAborts:

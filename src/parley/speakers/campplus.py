@@ -19,10 +19,10 @@ BANK, EMBEDDING = "bank", "embedding"
 """Input and output of the graph; see :func:`make_graph`."""
 BANDS = 80
 MOST_FRAMES = 200
-"""Of the input. The gates of the published network see the average of each two seconds, and that of all. In
+"""Longest input. The gates of the published network see the average of each two seconds, and that of all. In
 a shorter input both are the same."""
 _DILATIONS = (1, 2, 2)
-"""Of the blocks."""
+"""Dilation of each block's convolutions."""
 _EPSILON = 1e-5
 
 

@@ -12,10 +12,10 @@ from parley.errors import InferenceError
 from parley.speakers.campplus import BANDS, BANK, MOST_FRAMES
 
 FILE = "campplus_cn_en_common.pt"
-"""Of the weights."""
+"""The file of the weights."""
 RATE = 16_000
 LEAST, MOST = RATE // 2, 4 * RATE
-"""Samples of the audio of one vector."""
+"""Fewest and most samples of audio for one vector."""
 _FULL_SCALE = np.float32(32768)
 
 

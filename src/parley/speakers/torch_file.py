@@ -14,8 +14,9 @@ from typing import Any
 from parley.errors import ModelLoadingError
 
 _ITEM = 4
+"""Bytes of a number."""
 _LOCAL_HEADER = struct.Struct("<26xHH")
-"""Of a zip file's member: the lengths of its name and extra field."""
+"""What a zip file has before a member; read of it: the lengths of the name and of the extra field."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,7 @@ def read_tensors(file: Path) -> Mapping[str, StoredTensor]:
                     for size in tensor.shape:
                         length *= size
                     tensors[name] = StoredTensor(tensor.shape, begin + _ITEM * tensor.first, length)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-    ) as error:
+    except Exception as error:  # pickle raises errors of any kind
         raise ModelLoadingError(f"{file} is not a file of tensors: {error}") from error
     return tensors
 

@@ -13,7 +13,7 @@ _MARGIN_MS = 50
 _GOES_ON_MS = 600
 """Speech so soon after the end of a turn belongs to that turn: hardly anything of an answer was heard."""
 _KEPT = 0.9
-"""Share that an end leaves."""
+"""Share of the extra that is left after an end that was right."""
 
 
 class CallerPauses:

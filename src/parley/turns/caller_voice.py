@@ -21,13 +21,13 @@ ENROL_S = 0.7
 _LIKE = 0.15
 """Likeness from which a voice as loud as the caller's is the caller's."""
 _MORE_PER_DB = 0.025
-"""So much more for each decibel that it is softer."""
+"""Likeness that is needed in addition, for each decibel that the voice is softer."""
 _SOFTER_DB, _LOUDER_DB = -4.0, 6.0
-"""Relative to the caller: softer is another person in the room; who is so much louder has the telephone."""
+"""Relative to the caller. Softer: another person in the room. Louder: the telephone was handed over."""
 _SURE = 0.3
 """Likeness from which speech adds to what is known of the voice."""
 _MOST_S = 20.0
-"""Speech that is known of a voice; later speech replaces some of it."""
+"""Speech that the vector of a voice stands for; later speech replaces some of it."""
 _IGNORED = 2
 """Utterances in a row of another voice as loud as the caller's; the next one is the caller's."""
 _ABSENT_S = 60.0
@@ -53,6 +53,7 @@ class CallerVoice:
     def __init__(self, language: str) -> None:
         self._phrases = _phrases(language)
         self._vector: NDArray[np.float32] | None = None
+        self._has_words = False
         self._level = 0.0
         self._seconds = 0.0
         self._handed = False
@@ -69,11 +70,11 @@ class CallerVoice:
         return self.is_known and not self.is_soft(level) and not self.is_loud(level)
 
     def is_loud(self, level: float) -> bool:
-        """Whether a sound is so much louder than all that was taken for the caller's: that was not."""
+        """Whether a sound of this level (dB) is so much louder that the voice before was not the caller's."""
         return level >= self._level + _LOUDER_DB
 
     def is_soft(self, level: float) -> bool:
-        """Whether a sound of this level (dB) is so much softer than the caller's turns as others' are."""
+        """Whether a sound of this level (dB) is softer than the caller's turns, as others in the room are."""
         return self.is_known and level < self._level + _SOFTER_DB
 
     def is_other(self, vector: NDArray[np.float32], level: float) -> bool:
@@ -95,7 +96,7 @@ class CallerVoice:
         if self.is_other(vector, level):
             if not self._takes_over(level, seconds, at):
                 return False
-            self._vector = None
+            self.forget()
         self._handed = self._handed and self._vector is not None
         self._ignored, self._heard_at = 0, at
         if seconds >= ENROL_S:
@@ -120,9 +121,19 @@ class CallerVoice:
             self._level += share * (level - self._level)
             self._seconds = min(self._seconds + seconds, _MOST_S)
 
+    def forget(self) -> None:
+        """Take the next voice for the caller's."""
+        self._vector, self._has_words = None, False
+
     def hear(self, text: str) -> None:
-        """Look whether the caller hands the telephone over, in the words of an utterance."""
+        """Take the words of an utterance that was accepted: the caller may hand the telephone over.
+
+        What was learned of sounds alone, such as music, is forgotten.
+        """
         said = f" {' '.join(words_of(text))} "
+        self._has_words = self._has_words or (self.is_known and said.strip() != "")
+        if not self._has_words:
+            self.forget()
         self._handed = self._handed or any(phrase in said for phrase in self._phrases)
 
 

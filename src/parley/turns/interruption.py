@@ -99,11 +99,8 @@ class InterruptionWords:
     def may_become_backchannel(self, words: Sequence[str], *, closing: bool = False) -> bool:
         """Whether all of it are signs of listening or the beginning of one: "okay I" of "okay I see"."""
         said, signs = _as_listed(words), self._signs(closing)
-        return any(
-            _is_made_of(said[:begin], signs)
-            and any(phrase[: len(said) - begin] == said[begin:] for phrase in signs)
-            for begin in range(len(said) + 1)
-        )
+        rests = (said[begin:] for begin in _reachable(said, signs))
+        return any(phrase[: len(rest)] == rest for rest in rests for phrase in signs)
 
     def resembles_backchannel(self, words: Sequence[str]) -> bool:
         """Whether it is written much like one: "make sense of"."""
@@ -162,11 +159,18 @@ def _as_listed(words: Iterable[str]) -> tuple[str, ...]:
 
 def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
     """Whether the words are phrases of the set, one after the other."""
+    return len(words) in _reachable(words, phrases)
+
+
+def _reachable(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> set[int]:
+    """How many of the first words are phrases of the set, one after the other: all such numbers."""
+    longest = max(map(len, phrases), default=0)
     reachable = {0}
     for end in range(1, len(words) + 1):
-        if any(words[start:end] in phrases for start in reachable):
+        starts = range(max(0, end - longest), end)
+        if any(start in reachable and words[start:end] in phrases for start in starts):
             reachable.add(end)
-    return len(words) in reachable
+    return reachable
 
 
 def _once(words: list[str]) -> list[str]:
@@ -197,7 +201,7 @@ _BRIEF_MS, _FEW_WORDS = 800, 3
 """Of an "mhm" or "I see" recognisers make words that they are sure of ("Emily"). What is no longer stops
 nothing, unless they are certain, it is a command, or the agent expects an answer."""
 _LIKENESS = 0.8
-"""Of the letters of a text that is not certain to those of a sign of listening."""
+"""Likeness of the letters from which a text that is not certain may be a sign of listening."""
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,15 @@ DICTATION = TurnSettings(
 )
 """While letters and digits are dictated: how they sound says little about whether more of them follow."""
 
+NUMBERS = ("threshold", "complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
+"""Fields that mean nothing where every pause ends the turn."""
+
 
 def at_least(settings: TurnSettings | None, patient: TurnSettings) -> TurnSettings:
     """The more patient numbers of two; ``settings`` None: every pause ends the turn."""
     if settings is None:
         return patient
-    names = ("threshold", "complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms")
-    numbers = {name: max(getattr(settings, name), getattr(patient, name)) for name in names}
+    numbers = {name: max(getattr(settings, name), getattr(patient, name)) for name in NUMBERS}
     return dataclasses.replace(settings, **numbers)
 
 

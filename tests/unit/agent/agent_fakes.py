@@ -16,7 +16,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.headroom import CallBoard, Headroom
 from parley.agent.host import Host, Incoming
 from parley.agent.metrics import FAMILIES, AgentMetrics
-from parley.agent.ports import Engines, SpeakerScoring, TurnScoring
+from parley.agent.ports import Engines, Scoring
 from parley.agents.registry import AgentRegistry
 from parley.asr.messages import (
     AsrEvent,
@@ -546,7 +546,7 @@ class FakeCall:
         self.room: Callable[[int], bytes] = lambda at_ms: SILENCE
         """What the microphone hears in the chunk that begins at this time."""
         self._microphone: asyncio.Task[None] | None = None
-        scoring = TurnScoring(self.turn_model, self.unscored.append)
+        scoring = Scoring(self.turn_model, self.unscored.append)
         engines = Engines(
             self.recognition,
             self.chat,
@@ -558,7 +558,7 @@ class FakeCall:
             knowledge=knowledge,
             calls=calls,
             reads_turns=reads_turns,
-            speaker=speaker and SpeakerScoring(speaker, self.unjudged.append),
+            speaker=speaker and Scoring(speaker, self.unjudged.append),
         )
         self.metrics = MetricsRecorder(FAMILIES)
         config = config or AgentConfig()

@@ -85,6 +85,14 @@ async def test_a_result_that_comes_in_silence_is_announced():
     assert len(set(ids)) == 2
 
 
+async def test_the_answer_to_a_result_need_not_call_what_each_answer_must():
+    call = await begun(says("It is ready."), must_call="*")
+    answer(call)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert [request.must_call for request in call.chat.requests] == ["*", "", ""]
+
+
 async def test_a_result_that_is_not_announced_is_in_the_next_prompt():
     call = await begun(says("It is ready, by the way."), tool=QUIET)
     answer(call)

@@ -148,7 +148,7 @@ async def test_a_prepared_answer_is_in_no_checkpoint():
 async def test_queued_texts_digits_and_messages():
     call = await begun(Start(checkpoints=True, greeting="A greeting that takes quite a while to say."))
     call.send(Say(text="First.", interruptible=False))
-    call.send(Respond(system_prompt="Rhyme.", use_tools=False))
+    call.send(Respond(system_prompt="Rhyme.", use_tools=False, must_call=""))
     call.send(Remember(role="system", text="The user is called Anna."))
     await call.until(150)
     state = last(call).state
@@ -156,7 +156,7 @@ async def test_queued_texts_digits_and_messages():
     assert (state.agent.kind, state.agent.turn) == ("say", 1)
     assert state.queued == [
         QueuedText(text="First.", interruptible=False),
-        QueuedText(kind="respond", system_prompt="Rhyme.", use_tools=False),
+        QueuedText(kind="respond", system_prompt="Rhyme.", use_tools=False, must_call=""),
     ]
     assert [(one.role, one.content) for one in state.messages] == [("system", "The user is called Anna.")]
     call.send(Dtmf(digits="12"))

@@ -9,7 +9,14 @@ from agent_fakes import FakeCall, FakeRecognizer, calls, open_call, says, uttera
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.errors import InvalidInputError, OverloadedError, ParleyError, UnsupportedVoiceError
+from parley.errors import (
+    InvalidInputError,
+    InvalidMessageError,
+    InvalidModelOutputError,
+    OverloadedError,
+    ParleyError,
+    UnsupportedVoiceError,
+)
 from parley.protocol import (
     AgentState,
     Audio,
@@ -274,6 +281,49 @@ async def test_an_answer_without_tools():
     await call.request(Respond(), TurnMetrics, 2)
     await call.end()
     assert [len(request.tools) for request in call.chat.requests] == [0, 1]
+
+
+async def test_answer_begins_with_the_call_that_it_must_make():
+    weather = Tool(name="get_weather")
+    call = await open_call(Start(tools=[weather, Tool(name="stop")], must_call="*"))
+    call.chat.answers += [calls(("get_weather", {})), says("It rains.")]
+    call.send(Text(text="hello"))
+    asked = await call.wait_for(ToolRequest)
+    call.send(ToolResponse(call_id=asked.call_id, output={}))
+    await call.wait_for(TurnMetrics)
+    call.send(Update(must_call="stop"))
+    await call.wait_for(Updated)
+    for number, respond in enumerate((Respond(must_call=""), Respond(use_tools=False)), 2):
+        await call.request(respond, TurnMetrics, number)
+    await call.end()
+    assert [request.must_call for request in call.chat.requests] == ["*", "", "", ""]
+    assert len(call.chat.requests[0].tools) == 2
+
+
+async def test_call_that_is_not_written_fails_the_answer():
+    call = await open_call(Start(tools=[Tool(name="get_weather")]))
+    call.chat.answers += [[InvalidModelOutputError("no call")]] * 2
+    await call.request(Respond(must_call="get_weather"), TurnMetrics)
+    await call.end()
+    assert [request.must_call for request in call.chat.requests] == ["get_weather"] * 2
+    assert [event.code for event in call.outlet.of(ErrorEvent)] == ["invalid_model_output"]
+
+
+async def test_call_that_cannot_be_forced_is_an_error_of_the_answer():
+    call = await open_call(Start(tools=[Tool(name="get_weather")]))
+    call.chat.answers += [[InvalidMessageError("not guided")]]
+    await call.request(Respond(must_call="stop"), TurnMetrics)
+    await call.end()
+    assert [event.code for event in call.outlet.of(ErrorEvent)] == ["inference_failed"]
+
+
+@pytest.mark.parametrize("must_call", ["*", "get_weather"])
+async def test_must_call_without_the_tool_is_refused(must_call):
+    call = await open_call(Start(tools=[Tool(name="stop")] if must_call != "*" else []))
+    error = await call.request(Update(must_call=must_call), ErrorEvent)
+    await call.end()
+    assert error.code == "invalid_message"
+    assert "must_call" in error.message
 
 
 async def test_typed_text_is_remembered_like_speech():

@@ -9,7 +9,8 @@ from parley.agents import toml_lines
 from parley.agents.definition import SHARED_FIELDS, AgentDefinition
 from parley.agents.reader import MAX_FILE, AgentFileError, read_agent
 from parley.agents.toml_lines import find_line
-from parley.protocol import SilenceOptions, Start, TurnOptions
+from parley.protocol import SilenceOptions, Start, TurnOptions, VadOptions
+from parley.turns.settings import choose_settings
 
 RESTAURANT = '''# A restaurant.
 instructions = """
@@ -67,6 +68,16 @@ def test_file_has_the_options_of_its_sessions(write):
     summary = file.definition.summary("restaurant")
     assert (summary.name, summary.title, summary.colour) == ("restaurant", "Bella Vista", "#0a7d5a")
     assert (summary.language, summary.voice, summary.numbers) == ("de", "high", ["+493012345678"])
+
+
+def test_numbers_of_turns_do_not_count_where_every_pause_ends_one(write):
+    agent = (
+        "instructions = 'Talk.'\nturn.eagerness = 'patient'\nturn.limit_ms = 4000\nturn.one_caller = true\n"
+    )
+    given = Start(vad=VadOptions(silence_ms=300), turn=TurnOptions(eagerness="off"))
+    turn = read_agent(write(agent)).definition.complete(given).turn
+    assert choose_settings(turn, "normal") is None
+    assert turn.one_caller
 
 
 def test_options_of_the_client_win_part_by_part(write):

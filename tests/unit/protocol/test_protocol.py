@@ -62,7 +62,7 @@ FULL = [
     ),
     protocol.Commit(),
     protocol.Discard(),
-    protocol.Respond(system_prompt="Sei kurz.", use_tools=False),
+    protocol.Respond(system_prompt="Sei kurz.", use_tools=False, must_call="stop"),
     protocol.Remember(role="system", text="Es regnet."),
     protocol.Interrupt(response_id="r1"),
     protocol.Truncate(response_id="r1", played_ms=40),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -318,3 +319,20 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     assert isinstance(verdict, InterruptSpeech | ResumeSpeech)
     if isinstance(verdict, ResumeSpeech) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms
+
+
+class CountedPhrases(frozenset):
+    """Counts how often it is searched."""
+
+    searches = 0
+
+    def __contains__(self, phrase):
+        self.searches += 1
+        return super().__contains__(phrase)
+
+
+def test_signs_of_listening_that_never_end_are_read_once():
+    signs = CountedPhrases({("yeah",), ("i", "see")})
+    words = dataclasses.replace(interruption_words("en"), backchannels=signs)
+    assert words.may_become_backchannel(["yeah"] * 200)
+    assert signs.searches <= 2 * 200

@@ -131,7 +131,7 @@ class ChatterboxService:
         """Stop an utterance, also one not received yet; returns when both models have stopped it."""
         utterance = self._utterances.get(request_id)
         if utterance is None:
-            self._admission.abort_early(request_id)
+            self._admission.abort(request_id)
         else:
             utterance.stop()
             await utterance.wait_ended()

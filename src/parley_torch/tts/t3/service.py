@@ -121,9 +121,7 @@ class SpeechTokenService:
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or not received yet."""
-        # Also for one that runs: the engine does not have it while its prompt is being computed.
-        self._admission.abort_early(request_id)
-        if request_id in self._admission:
+        if self._admission.abort(request_id):
             await self._engine.abort(request_id)
 
     async def _run(
@@ -131,7 +129,7 @@ class SpeechTokenService:
     ) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         request = utterance.request
         generation = await self._prepare(utterance, span.traceparent)
-        if self._admission.was_aborted(request.request_id):
+        if self._admission.is_aborted(request.request_id):  # the engine did not have it yet
             yield TokensCompleted(finish_reason="abort"), _NO_TOKENS
             return
         chunker = _Chunker(request.chunk_tokens)
@@ -151,8 +149,6 @@ class SpeechTokenService:
                 times.record(span)
         if last.finish_reason is None:
             raise InferenceError("the engine ended the utterance without a reason")
-        # An abort that the engine carried out must not meet a later request of this name.
-        self._admission.was_aborted(request.request_id)
         completed = TokensCompleted(
             finish_reason=last.finish_reason,
             generated_tokens=generated,
