@@ -1,1 +1,1 @@
-"""Deepgram's API for single stages: recognition and speech."""
+"""Deepgram's API: recognition, speech, turns and conversations."""

@@ -20,9 +20,14 @@ from parley.errors import (
 )
 from parley.logs import current_ids
 from parley.protocol import Word
+from parley_gateway.apis.realtime.server_events import REFUSED_CHANGES
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 from parley_gateway.websocket import GOING_AWAY, Close, close_of
 
+MAX_UPDATES = 16
+"""Updates of the agent's session without an answer; it accepts as many."""
+REFUSED_UPDATES = REFUSED_CHANGES | {"overloaded"}
+"""Codes of the errors that such an update can cause."""
 _ARCH = "parley"
 _VERSION = "1"
 _CODES = {
@@ -76,6 +81,20 @@ class CloseStream(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 ListenMessage: TypeAlias = KeepAlive | Finalize | CloseStream
+
+
+class Configure(msgspec.Struct, frozen=True, tag_field="type"):
+    """Changes thresholds or terms; what is left out stays. An invalid value is a ``ConfigureFailure``."""
+
+    thresholds: dict[str, Any] | None = None
+    keyterms: list[Any] | str | None = None
+
+
+class ForceEndTurn(msgspec.Struct, frozen=True, tag_field="type"):
+    """Ends the turn."""
+
+
+FluxMessage: TypeAlias = KeepAlive | Configure | ForceEndTurn | CloseStream
 
 
 class Speak(msgspec.Struct, frozen=True, tag_field="type"):

@@ -14,7 +14,8 @@ from starlette.datastructures import QueryParams
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
 from parley.languages import without_region
-from parley.protocol import VadOptions
+from parley.protocol import SilenceOptions, Start, TurnOptions, Update, VadOptions
+from parley.turns.settings import MAX_SILENCE_MS
 from parley_gateway.audio.codecs import AudioFormat, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
 from parley_gateway.bodies import OptionsT, read_options
@@ -30,6 +31,7 @@ _REFUSED = frozenset(
     "diarize_model dictation intents measurements multichannel paragraphs redact replace search sentiment "
     "summarize topics translate".split()
 )
+_THRESHOLDS = frozenset(("eot_threshold", "eager_eot_threshold", "eot_timeout_ms"))
 _MIN_PAUSE_MS = 200
 _MAX_PAUSE_MS = 5_000
 _DEFAULT_RATE_HZ = 24_000
@@ -41,16 +43,28 @@ _RATES_HZ: Mapping[SpeechFormat, int] = {
     "aac": 22_050,
 }
 # The voices in requests of clients that changed only the address; they get the default voice.
-_DEEPGRAM_VOICES = ("aura-", "aura2-")
+_DEEPGRAM_VOICES = ("aura-", "aura2-", "flux-")
 
 
-class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
+class RawAudio(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream of audio."""
+
+    encoding: Literal["linear16", "mulaw", "alaw"] | None = None
+    sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] = 16_000
+
+    @property
+    def form(self) -> AudioFormat:
+        """The format of a stream; raises InvalidMessageError or UnsupportedSampleRateError."""
+        if self.encoding is None:
+            raise InvalidMessageError("a stream needs an encoding: linear16, mulaw or alaw")
+        return AudioFormat(RAW[self.encoding], self.sample_rate)
+
+
+class ListenOptions(RawAudio, frozen=True, kw_only=True):
     """Options of ``/v1/listen``. Others are ignored, or refused where they would change the response."""
 
     model: str = ""
     """Any: the gateway's settings name the model."""
-    encoding: Literal["linear16", "mulaw", "alaw"] | None = None
-    sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] = 16_000
     channels: Literal[1] = 1
     language: str = "en"
     """A tag such as ``en-US``; only the part before the hyphen counts."""
@@ -66,13 +80,6 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Expected names and words; numbers behind a colon are ignored."""
     utterances: bool = False
     """Split the transcript of a recording at pauses."""
-
-    @property
-    def form(self) -> AudioFormat:
-        """The format of a stream; raises InvalidMessageError or UnsupportedSampleRateError."""
-        if self.encoding is None:
-            raise InvalidMessageError("a stream needs an encoding: linear16, mulaw or alaw")
-        return AudioFormat(RAW[self.encoding], self.sample_rate)
 
     @property
     def base_language(self) -> str:
@@ -98,6 +105,67 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
             language=self.base_language,
             partial_interval_ms=partial_ms,
             phrases=self.phrases,
+        )
+
+
+class FluxOptions(RawAudio, frozen=True, kw_only=True):
+    """Options of ``/v2/listen``. Others are ignored, or refused where they would change the response."""
+
+    model: Literal["flux-general-en"]
+    eot_threshold: Annotated[float, Meta(ge=0.5, le=1)] | None = None
+    """Probability from which a turn sounds complete. 1: only a timeout or the client ends turns. None: the
+    server's choice."""
+    eager_eot_threshold: Annotated[float, Meta(ge=0.3, le=0.9)] | None = None
+    """Probability from which ``EagerEndOfTurn`` is sent, at most ``eot_threshold``. None: it is not sent."""
+    eot_timeout_ms: Annotated[int, Meta(ge=500, le=MAX_SILENCE_MS)] = 5_000
+    """Silence that ends a turn in any case."""
+    keyterm: list[Term] = []
+    """Expected names and words."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for thresholds that exclude each other."""
+        if self.eot_threshold and (self.eager_eot_threshold or 0) > self.eot_threshold:
+            raise ValueError("eager_eot_threshold is above eot_threshold")
+
+    def changed(self, thresholds: Mapping[str, Any], keyterms: Sequence[Any] | None) -> FluxOptions:
+        """These options with other thresholds (null: the default) and terms (None: the same).
+
+        Raises:
+            InvalidMessageError: a value is invalid.
+        """
+        given = msgspec.structs.asdict(self) | {
+            name: thresholds[name] for name in _THRESHOLDS & {*thresholds}
+        }
+        if keyterms is not None:
+            given["keyterm"] = keyterms
+        return read_options({name: value for name, value in given.items() if value is not None}, FluxOptions)
+
+    @property
+    def start(self) -> Start:
+        """The agent's options: it listens, and takes turns."""
+        return Start(
+            system_prompt="",  # a prompt would be read ahead
+            greeting="",
+            output="text",
+            silence=SilenceOptions(prompt_after_ms=0, hang_up_after_ms=0),
+            phrases=self.keyterm,
+            turn=self.turn(),
+        )
+
+    @property
+    def update(self) -> Update:
+        """What :meth:`changed` may have changed of it."""
+        return Update(turn=self.turn(), phrases=self.keyterm)
+
+    def turn(self, *, answer: bool = False) -> TurnOptions:
+        """When turns end; ``answer``: whether the agent speaks."""
+        limit_ms = self.eot_timeout_ms
+        return TurnOptions(
+            threshold=self.eot_threshold,
+            complete_ms=limit_ms if self.eot_threshold == 1 else None,
+            limit_ms=limit_ms,
+            one_caller=None if answer else False,
+            answer=answer,
         )
 
 
@@ -137,10 +205,9 @@ def _value(values: Sequence[str]) -> Any:
     return text
 
 
-def voice_of(options: SpeakOptions) -> str | None:
-    """The name of the voice; None: the default."""
-    name = options.model
-    return None if not name or name.startswith(_DEEPGRAM_VOICES) else name
+def own_voice(model: str) -> str | None:
+    """The voice that ``model`` names; None: the default."""
+    return None if not model or model.startswith(_DEEPGRAM_VOICES) else model
 
 
 def raw_format(options: SpeakOptions) -> AudioFormat:

@@ -21,9 +21,9 @@ from parley_gateway.apis.deepgram.query import (
     FileFormat,
     SpeakOptions,
     file_format,
+    own_voice,
     raw_format,
     read_query,
-    voice_of,
 )
 from parley_gateway.audio.codecs import AudioFormat, Encoder
 from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
@@ -50,7 +50,7 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
         principal = await gateway.guard.admit(websocket, "speak")
         options = read_query(websocket.query_params, SpeakOptions)
         audio_format = raw_format(options)
-        voice = voice_of(options)
+        voice = own_voice(options.model)
         check_voice(voice, principal)
         with limiter.lease(principal) as server:
             idle_s = settings.voice_idle_s
@@ -204,7 +204,7 @@ class SpeakRoute(StageRoute):
         """Speak a text; the audio is sent while it is produced."""
         principal = await self._gateway.guard.admit(request, "speak")
         options = read_query(request.query_params, SpeakOptions)
-        check_voice(voice_of(options), principal)
+        check_voice(own_voice(options.model), principal)
         form = file_format(options)
         text = read_json((await request.body()).decode(errors="replace"), SpeakBody, "the message").text
         if not 0 < len(text.strip()) <= self._settings.speech_characters:
@@ -218,7 +218,7 @@ class SpeakRoute(StageRoute):
             media_type = f"{_RAW_TYPES[form.encoding]};rate={form.sample_rate}"
         return await self._stream_response(
             request,
-            self._speak(principal, text, voice_of(options), form, headers),
+            self._speak(principal, text, own_voice(options.model), form, headers),
             media_type=media_type,
             headers=headers,
         )
