@@ -107,6 +107,7 @@ async def test_asyncapi_is_served_and_holds_every_message(gateway):
     }
     assert names["session_from_client"] == {kind.__name__ for kind in FROM_CLIENT} | {"audio_from_client"}
     assert names["session_from_gateway"] == {kind.__name__ for kind in FROM_GATEWAY} | {"audio_from_gateway"}
+    assert names["design_from_client"] == {"DesignToolResponse", "audio_from_client"}
     assert operations["session_from_client"]["action"] == "receive"
 
 

@@ -74,14 +74,20 @@ class SessionKeeper:
         *,
         session_id: str,
         owner: Principal,
-        encoding: Encoding,
         claim: SessionClaim | None,
+        encoding: Encoding = "pcm16",
+        realtime: Callable[[], bytes] | None = None,
     ) -> KeptSession | None:
-        """Begin to keep an open session; None: there is no store."""
+        """Begin to keep an open session; None: there is no store.
+
+        ``realtime`` makes :attr:`SessionRecord.realtime`; None: a session of ``/v1/sessions``.
+        """
         if self._store is None or self._sealer is None:
             return None
         if claim is None:
-            token, digest = new_token(session_id)
+            name = name_in(session_id) if realtime else session_id
+            assert name is not None  # the gateway has made the id
+            token, digest = (session_id, digest_of(session_id)) if realtime else new_token(session_id)
             empty = SessionRecord(
                 settings=protocol.Start(),
                 history=HistoryState(),
@@ -89,7 +95,7 @@ class SessionKeeper:
                 encoding=encoding,
                 tokens=[digest],
             )
-            claim = SessionClaim(session_id, 1, token, [digest], empty)
+            claim = SessionClaim(name, 1, token, [digest], empty)
         kept = KeptSession(
             settings=self.settings,
             metrics=self.metrics,
@@ -99,21 +105,22 @@ class SessionKeeper:
             tell=tell,
             owner=_owner_of(owner),
             claim=claim,
+            realtime=realtime,
         )
         self._open[claim.name] = kept
         return kept
 
-    async def claim(self, token: str, principal: Principal) -> SessionClaim:
-        """Become the owner of a session; its connection elsewhere ends.
+    async def claim(self, token: str, principal: Principal, *, realtime: bool = False) -> SessionClaim:
+        """Become the owner of a session, of OpenAI Realtime or not; its connection elsewhere ends.
 
         Raises:
             NotResumableError: the token is wrong, was used, or belongs to another principal; the session is
-                gone; another gateway was faster; or this one has no store.
+                gone, or of the other API; another gateway was faster; or this one has no store.
             TakeoverUnavailableError: the store does not answer, or the session was written at each attempt.
         """
         outcome = "refused"
         try:
-            claim = await self._claim(token, principal)
+            claim = await self._claim(token, principal, realtime=realtime)
             outcome = "claimed"
         except TakeoverUnavailableError:
             outcome = "unavailable"
@@ -131,7 +138,7 @@ class SessionKeeper:
         assert self._store is not None  # where there is none, nothing can be claimed
         await self._store.end(claim.name, claim.epoch, is_over=True)
 
-    async def _claim(self, token: str, principal: Principal) -> SessionClaim:
+    async def _claim(self, token: str, principal: Principal, *, realtime: bool) -> SessionClaim:
         store, sealer, settings = self._store, self._sealer, self.settings
         if store is None or sealer is None:
             raise NotResumableError(_REFUSED)  # the next attempt would end alike
@@ -146,7 +153,9 @@ class SessionKeeper:
                 raise NotResumableError(_REFUSED)
             epoch = entry.epoch
             record = self._check(entry, name, owner, digest)
-            following, next_digest = new_token(name)
+            if (bytes(record.realtime) != b"null") != realtime:
+                raise NotResumableError(_REFUSED)
+            following, next_digest = (token, digest) if realtime else new_token(name)
             record = msgspec.structs.replace(record, tokens=[next_digest, digest])
             content = msgspec.json.encode(record)
             sealed = sealer.seal(content, name=name, owner=owner, epoch=epoch + 1)

@@ -49,6 +49,7 @@ class KeptSession:
         tell: Callable[[protocol.Checkpoint], None],
         owner: str,
         claim: SessionClaim,
+        realtime: Callable[[], bytes] | None,
     ) -> None:
         self.token = claim.token
         """With which the client takes the session over."""
@@ -63,6 +64,7 @@ class KeptSession:
         self._epoch = claim.epoch
         self._tokens = claim.tokens
         self._encoding = claim.record.encoding
+        self._realtime = realtime
         # Messages are counted as the client counts them, which are all but those on playback.
         self._received = claim.record.state.handled or 0
         # Messages that the saved state does not contain: the call's count of each, and the client's.
@@ -101,6 +103,10 @@ class KeptSession:
         if len(self._tokens) > 1:
             self._tokens = self._tokens[:1]
             self._due.set()
+
+    def on_change(self) -> None:
+        """What is kept beside the checkpoint has changed."""
+        self._due.set()
 
     def on_done(self) -> None:
         """A response is complete."""
@@ -205,6 +211,7 @@ class KeptSession:
             # The call has other messages too, and lacks those that were refused.
             missing = [number for index, number in self._numbers if not _contains(checkpoint, index)]
             state = msgspec.structs.replace(state, handled=self._received, unfinished=missing)
+        realtime = self._realtime
         return SessionRecord(
             settings=msgspec.structs.replace(checkpoint.settings, resume=None),
             history=checkpoint.history,
@@ -213,6 +220,9 @@ class KeptSession:
             encoding=self._encoding,
             tokens=self._tokens,
             turns=self._turns,
+            realtime=msgspec.Raw(realtime() if realtime else b"null"),
+            changes=checkpoint.changes if realtime else [],
+            progress=checkpoint.progress if realtime else None,
         )
 
     def _forget_contained(self, checkpoint: CallCheckpoint) -> None:

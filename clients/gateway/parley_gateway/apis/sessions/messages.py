@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, get_args
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.chat import ChatMessage
 from parley.checkpoint import ResponseProgress
+from parley.errors import InvalidMessageError
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 from parley_gateway.bodies import read_json
 
@@ -27,7 +29,7 @@ G711_RATE = 8_000
 
 
 class SessionWire:
-    """Codes a stream's binary messages: PCM16, as the call has it, or G.711."""
+    """Reads and writes a stream's messages; binary ones are PCM16, as the call has it, or G.711."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -41,8 +43,34 @@ class SessionWire:
         """Decode a message to audio for the call, in pieces."""
         return [message] if self._decoder is None else self._decoder.pieces(message)
 
-    def write(self, samples: NDArray[np.int16]) -> bytes:
-        """Encode the agent's audio, which is of 8 kHz for G.711."""
+    def read_message(self, text: str) -> protocol.ClientMessage:
+        """Read a JSON message, or raise InvalidMessageError."""
+        message: protocol.ClientMessage = read_json(text, _StreamMessage, "message")
+        return message
+
+    def write(self, event: CallEvent | SessionConnected) -> Iterator[msgspec.Struct | bytes]:
+        """The messages for an event. Audio is a JSON message, followed at once by its samples."""
+        match event:
+            case AgentAudio():
+                yield protocol.Audio(
+                    turn=event.turn,
+                    response_id=event.response_id,
+                    offset_ms=event.offset_ms,
+                    sample_rate=event.sample_rate,
+                    samples=len(event.samples),
+                    text=event.text,
+                )
+                if len(event.samples):
+                    yield self._encode(event.samples)
+            case protocol.AgentState():
+                yield State(state=event.state)
+            case Reconnecting() | Reconnected():
+                pass  # the session goes on, and the client has nothing to do
+            case _:
+                yield event
+
+    def _encode(self, samples: NDArray[np.int16]) -> bytes:
+        """The agent's audio, which is of 8 kHz for G.711."""
         if self._encoder is None:
             return samples.astype("<i2", copy=False).tobytes()
         return self._encoder.encode(samples)
@@ -59,15 +87,21 @@ class SessionResume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of the response that was under way."""
 
 
+_DESIGN_VAD = protocol.VadOptions(silence_ms=300)
+
+
+def _field_of(field: msgspec.structs.FieldInfo) -> tuple[str, Any, Any]:
+    # `design`: 300 ms of silence end an utterance and the turn, and no pause is scored.
+    kind = protocol.VadOptions | Literal["design"] if field.name == "vad" else field.type
+    default = field.default
+    if default is msgspec.NODEFAULT:
+        default = msgspec.field(default_factory=field.default_factory)
+    return field.name, kind, default
+
+
 SessionOptions = msgspec.defstruct(
     "SessionOptions",
-    [
-        (field.name, field.type, field.default)
-        if field.default is not msgspec.NODEFAULT
-        else (field.name, field.type, msgspec.field(default_factory=field.default_factory))
-        for field in msgspec.structs.fields(protocol.Start)
-        if field.name not in _FIXED
-    ]
+    [_field_of(field) for field in msgspec.structs.fields(protocol.Start) if field.name not in _FIXED]
     # Of binary messages in both directions. G.711 has 8 kHz, whatever `output_sample_rate` says.
     + [("encoding", Encoding, "pcm16"), ("resume", SessionResume | None, None)],
     frozen=True,
@@ -78,9 +112,18 @@ SessionOptions = msgspec.defstruct(
 
 
 def start_of(options: msgspec.Struct) -> protocol.Start:
-    """The agent's options for those of a session."""
+    """The agent's options for those of a session.
+
+    Raises:
+        InvalidMessageError: ``vad`` and ``turn`` exclude each other.
+    """
     given = msgspec.structs.asdict(options)
     del given["resume"]
+    if given["vad"] == "design":
+        if given["turn"].eagerness not in (None, "off"):
+            raise InvalidMessageError("turn.eagerness means nothing when vad is design")
+        given["vad"] = _DESIGN_VAD
+        given["turn"] = msgspec.structs.replace(given["turn"], eagerness="off")
     if given.pop("encoding") != "pcm16":
         given["output_sample_rate"] = G711_RATE
     return protocol.Start(**given)
@@ -209,9 +252,3 @@ FROM_GATEWAY: tuple[type, ...] = (
 binary message with these samples."""
 
 _StreamMessage = reduce(or_, FROM_CLIENT)
-
-
-def read_message(text: str) -> protocol.ClientMessage:
-    """Read a JSON message of the stream, or raise InvalidMessageError."""
-    message: protocol.ClientMessage = read_json(text, _StreamMessage, "message")
-    return message

@@ -15,6 +15,7 @@ from parley.checkpoint import (
     AgentTurnState,
     BackgroundCall,
     HistoryState,
+    ResponseProgress,
     Resume,
     RoundState,
     SessionState,
@@ -26,6 +27,7 @@ from parley_gateway.takeover.errors import NotResumableError
 
 # The prefix is one that logs redact.
 _TOKEN = re.compile(r"parley_resume_[\w-]{43}\.([a-z0-9-]{1,63}_[0-9a-f-]{36})")
+_REALTIME = re.compile(r"sess_[A-Za-z0-9]{21}")
 _SECRET_BYTES = 32
 
 
@@ -44,6 +46,12 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     that it got the next."""
     turns: int = 0
     """Answers, for the session's status."""
+    realtime: msgspec.Raw = msgspec.Raw(b"null")
+    """Of a session of OpenAI Realtime what its protocol has beside the state, as JSON; else null."""
+    changes: list[protocol.Remember | protocol.Update] = []
+    """Of a session of OpenAI Realtime what the state lacks of its client's items and settings."""
+    progress: ResponseProgress | None = None
+    """Of a session of OpenAI Realtime what the gateway had of the response under way."""
 
     def is_opened_by(self, digest: str) -> bool:
         """Whether the token of this digest opens it."""
@@ -56,7 +64,7 @@ class SessionClaim:
     """A session that belongs to this gateway, and is not open yet."""
 
     name: str
-    """Of its entry in the store: the id of the session's first connection."""
+    """Of its entry in the store: see :func:`name_in`."""
     epoch: int
     token: str
     """The next one of its client."""
@@ -149,6 +157,12 @@ def digest_of(token: str) -> str:
 
 
 def name_in(token: str) -> str | None:
-    """The name of the session that a token claims to open; None: it has not the form of one."""
+    """The name of the session that a token claims to open; None: it has not the form of one.
+
+    The id of a session of OpenAI Realtime is its token. The name, which the store and logs show, is no
+    secret.
+    """
+    if _REALTIME.fullmatch(token):
+        return f"realtime_{digest_of(token)}"
     form = _TOKEN.fullmatch(token)
     return form[1] if form is not None else None

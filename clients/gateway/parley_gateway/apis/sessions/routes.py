@@ -16,6 +16,7 @@ from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import InvalidMessageError
 from parley_client.options import check_size, check_start
+from parley_gateway.apis.sessions import design
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
     SessionHistory,
@@ -36,7 +37,7 @@ from parley_gateway.errors import (
     SessionInUseError,
 )
 from parley_gateway.gateway import Gateway
-from parley_gateway.schemas import answers, body
+from parley_gateway.schemas import answers, body, query
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
@@ -59,6 +60,9 @@ class _Rest:
         principal = await gateway.guard.admit(request, "agent")
         options = read_json(await request.body() or b"{}", SessionOptions)
         start = with_trace(start_of(options))
+        is_design = design.is_chosen(request)
+        if is_design:
+            start = design.prepare(start, options.encoding)
         check_start(start)
         check_voice(start.voice, principal)
         check_size(protocol.encode(start))
@@ -76,7 +80,10 @@ class _Rest:
             audit("session_created", principal, session=session.id)
         else:
             session = await self._take_over(options, principal)
-        return json_answer(_created(request, gateway, principal, session), 201)
+        created = _created(request, gateway, principal, session)
+        if is_design:
+            created = msgspec.structs.replace(created, stream_url=f"{created.stream_url}?protocol=design")
+        return json_answer(created, 201)
 
     async def _take_over(self, options: Any, principal: Principal) -> RegisteredSession:
         """Go on with a session of another connection, which waits for a stream like a new one."""
@@ -197,7 +204,7 @@ def routes(gateway: Gateway) -> APIRouter:
     router.post(
         "",
         status_code=201,
-        openapi_extra=body(SessionOptions, required=False),
+        openapi_extra=body(SessionOptions, required=False) | query(design.StreamQuery),
         responses=answers(201, SessionCreated, 400, 401, 403, 404, 410, 429, 503),
     )(rest.create)
     router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429, 503))(

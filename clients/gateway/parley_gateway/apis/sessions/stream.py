@@ -13,15 +13,10 @@ from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
 from parley_client.errors import CallLostError
-from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
+from parley_client.events import CallEvent
+from parley_gateway.apis.sessions import design
 from parley_gateway.apis.sessions.kept import KeptSession
-from parley_gateway.apis.sessions.messages import (
-    SUBPROTOCOL,
-    SessionConnected,
-    SessionWire,
-    State,
-    read_message,
-)
+from parley_gateway.apis.sessions.messages import SUBPROTOCOL, SessionConnected, SessionWire
 from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegistry
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
@@ -31,10 +26,8 @@ from parley_gateway.websocket import (
     REGULAR_REASONS,
     SLOW_READER,
     Close,
-    SocketWriter,
     WebSocketSession,
     accept,
-    close_of_call,
     refuse,
 )
 
@@ -51,6 +44,7 @@ async def serve_stream(
     """Serve one session over one WebSocket, from its request to its close."""
     try:
         principal = await gateway.guard.admit(websocket, "agent", session_id=session_id)
+        is_design = design.is_chosen(websocket)
         session = registry.claim(session_id, principal)
     except ParleyError as error:
         await refuse(websocket, error, gateway)
@@ -58,17 +52,18 @@ async def serve_stream(
     stream = None
     is_released = False
     try:
+        start = design.prepare(session.start, session.encoding) if is_design else session.start
         async with gateway.calls.open(
-            session.start,
+            start,
             principal=principal,
             api="sessions",
-            shows_checkpoints=session.start.checkpoints,
+            shows_checkpoints=start.checkpoints,
         ) as call:
             registry.open(session, call)
             # Clients know the one, traces and the server's log the other.
             _log.info("session %s has call %s", session.id, call.id)
-            await accept(websocket, SUBPROTOCOL)
-            stream = _SessionStream(websocket, session, call, gateway, principal)
+            await accept(websocket, design.SUBPROTOCOL if is_design else SUBPROTOCOL)
+            stream = _SessionStream(websocket, session, call, gateway, principal, is_design=is_design)
             registry.end(session, await stream.end_reason())
     except ParleyError as error:
         if stream is not None:
@@ -91,11 +86,15 @@ class _SessionStream(WebSocketSession):
         call: Call,
         gateway: Gateway,
         principal: Principal,
+        *,
+        is_design: bool,
     ) -> None:
         super().__init__(websocket, gateway, drains=True)
         self._session = session
         self._call = call
         self._wire = SessionWire(session.encoding)
+        if is_design:
+            self._wire = design.DesignWire(session.check_tool_call, self.writer.send_json)
         self._has_hung_up = False
         self._claim = session.claim
         self._kept: KeptSession | None = None
@@ -140,7 +139,7 @@ class _SessionStream(WebSocketSession):
 
     def on_failed(self, error: ParleyError) -> None:
         """See :class:`WebSocketSession`."""
-        self.writer.send_json(protocol.ErrorEvent.of(error))
+        self._send(protocol.ErrorEvent.of(error))
 
     async def on_message(self, message: str | bytes) -> None:
         """See :class:`WebSocketSession`."""
@@ -152,7 +151,7 @@ class _SessionStream(WebSocketSession):
                 if self._kept is not None:
                     self._kept.on_client()
                 return
-            content = read_message(message)
+            content = self._wire.read_message(message)
             if isinstance(content, protocol.Control) and content.action == "hangup":
                 self._has_hung_up = True
                 await self._call.hang_up()
@@ -183,10 +182,15 @@ class _SessionStream(WebSocketSession):
             self._session.record(event)
             if self._kept is not None and isinstance(event, protocol.ResponseDone):
                 self._kept.on_done()
-            send_event(self.writer, event, self._wire, self._connected)
-        closed = self._call.closed
-        if closed is not None and not self.gateway.calls.going_away.is_set():
-            self.writer.close(*close_of_call(closed.reason))
+            self._send(self._connected(event) if isinstance(event, protocol.Connected) else event)
+        self.close_after(self._call.closed)
+
+    def _send(self, event: CallEvent | SessionConnected) -> None:
+        for message in self._wire.write(event):
+            if isinstance(message, bytes):
+                self.writer.send_bytes(message)
+            else:
+                self.writer.send_json(message)
 
     def _ends_with_process(self, event: CallEvent) -> bool:
         """Whether the call was hung up because the process ends: the session goes on elsewhere."""
@@ -219,7 +223,7 @@ _SEND: dict[type, Callable[[Call, Any], None]] = {
     protocol.Commit: lambda call, _: call.commit(),
     protocol.Discard: lambda call, _: call.discard(),
     protocol.Respond: lambda call, request: call.ask_response(
-        system_prompt=request.system_prompt, use_tools=request.use_tools
+        system_prompt=request.system_prompt, use_tools=request.use_tools, must_call=request.must_call
     ),
     protocol.Remember: lambda call, memory: call.remember(memory.role, memory.text),
     protocol.Interrupt: lambda call, request: call.interrupt(request.response_id),
@@ -236,34 +240,3 @@ def forward(call: Call, message: protocol.ClientMessage) -> None:
         CallEndedError, CallLostError: the call has ended, or was lost.
     """
     _SEND[type(message)](call, message)
-
-
-def send_event(
-    writer: SocketWriter,
-    event: CallEvent,
-    wire: SessionWire,
-    connected: Callable[[protocol.Connected], SessionConnected],
-) -> None:
-    """Send an event to the client. Audio is a JSON message, followed at once by its samples."""
-    match event:
-        case AgentAudio():
-            writer.send_json(
-                protocol.Audio(
-                    turn=event.turn,
-                    response_id=event.response_id,
-                    offset_ms=event.offset_ms,
-                    sample_rate=event.sample_rate,
-                    samples=len(event.samples),
-                    text=event.text,
-                )
-            )
-            if len(event.samples):
-                writer.send_bytes(wire.write(event.samples))
-        case protocol.Connected():
-            writer.send_json(connected(event))
-        case protocol.AgentState():
-            writer.send_json(State(state=event.state))
-        case Reconnecting() | Reconnected():
-            pass  # the session goes on, and the client has nothing to do
-        case _:
-            writer.send_json(event)
