@@ -339,14 +339,17 @@ class Call:
         """Drop what the user has said in the turn that is not over."""
         self._send(protocol.Discard())
 
-    def ask_response(self, *, system_prompt: str | None = None, use_tools: bool = True) -> None:
+    def ask_response(
+        self, *, system_prompt: str | None = None, use_tools: bool = True, must_call: str | None = None
+    ) -> None:
         """Make the agent answer what the history holds, without waiting for the user.
 
         Args:
             system_prompt: for this answer only; None: the session's.
             use_tools: whether the language model may call tools for it.
+            must_call: name of the tool that it begins with a call of, or ``ANY_TOOL``; None: the session's.
         """
-        self._send(protocol.Respond(system_prompt=system_prompt, use_tools=use_tools))
+        self._send(protocol.Respond(system_prompt=system_prompt, use_tools=use_tools, must_call=must_call))
 
     def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
         """Add to the history, as if it had been said.

@@ -94,6 +94,12 @@ class SentMessages:
         return frozenset(one.index for one in self._messages)
 
     @property
+    def changes(self) -> list[protocol.Remember | protocol.Update]:
+        """Those that change the history or the settings."""
+        kinds = protocol.Remember | protocol.Update
+        return [one.message for one in self._messages if isinstance(one.message, kinds)]
+
+    @property
     def is_full(self) -> bool:
         """Whether no message may be added."""
         return len(self._messages) >= MAX_MESSAGES

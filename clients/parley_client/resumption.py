@@ -8,13 +8,13 @@ and the messages that the checkpoint does not contain.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from parley import protocol
 from parley.chat import ToolCall
-from parley.checkpoint import HistoryState, Resume, SessionState
+from parley.checkpoint import HistoryState, ResponseProgress, Resume, SessionState
 from parley_client.errors import NotResumableError
 from parley_client.event_filter import MovedEvents
 from parley_client.events import ServerEvent
@@ -43,6 +43,10 @@ class CallCheckpoint:
     """Messages of the application that were sent to a server, without those on playback."""
     missing: frozenset[int]
     """Which of them the state does not contain; they are counted from 1."""
+    changes: list[protocol.Remember | protocol.Update] = field(default_factory=list)
+    """Of the messages that it does not contain, those that change the history or the settings."""
+    progress: ResponseProgress | None = None
+    """What has come of the response under way; None: nothing has, or there is none."""
 
 
 class Resumption:
@@ -173,7 +177,12 @@ class Resumption:
             answers=list(self._answers),
             sent=self._messages.count,
             missing=self._messages.missing,
+            changes=self._messages.changes,
+            progress=self._progress(self._state),
         )
+
+    def _progress(self, state: SessionState) -> ResponseProgress | None:
+        return None if state.agent is None else self._responses.progress(state.agent.response_id)
 
     @property
     def can_move(self) -> bool:
@@ -191,14 +200,8 @@ class Resumption:
             return self._start
         if state is None:
             raise NotResumableError("the server has sent no checkpoint")
-        agent = state.agent
         history = self._history or _NO_HISTORY
-        resume = Resume(
-            state=state,
-            history=history,
-            progress=self._responses.progress(agent.response_id) if agent else None,
-            audio_ms=self._begin_ms,
-        )
+        resume = Resume(state=state, history=history, progress=self._progress(state), audio_ms=self._begin_ms)
         start = msgspec.structs.replace(
             self._settings or self._start,
             traceparent=self._start.traceparent,

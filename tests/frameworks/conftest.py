@@ -6,9 +6,13 @@ URL of a gateway, which saves their start.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -17,6 +21,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from realtime_call import INSTRUCTIONS
+from redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -46,7 +51,7 @@ def gateway(triton, tmp_path_factory):
     if given := os.environ.get("PARLEY_TEST_GATEWAY"):
         yield given
         return
-    with _gateway(triton, tmp_path_factory.mktemp("gateway")) as url:
+    with _gateway(triton, tmp_path_factory.mktemp("gateway")) as (url, _):
         yield url
 
 
@@ -58,7 +63,7 @@ def secure_gateway(triton, certificate, tmp_path_factory):
         "PARLEY_GATEWAY_LISTEN_CERTIFICATE": str(chain),
         "PARLEY_GATEWAY_LISTEN_KEY": str(key),
     }
-    with _gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as url:
+    with _gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as (url, _):
         yield url
 
 
@@ -81,17 +86,39 @@ def agent_gateway(triton, tmp_path_factory):
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (folder / "keys.toml").write_text(made.stdout)
     settings = {"PARLEY_GATEWAY_SECURITY_KEYS_FILE": str(folder / "keys.toml")}
-    with _gateway(triton, folder, **settings) as url:
+    with _gateway(triton, folder, **settings) as (url, _):
         yield url, made.stderr.split()[-1]
+
+
+@pytest.fixture
+async def kept_gateways(triton, tmp_path):
+    """Two gateways, each its address and its process, that keep calls in one Redis."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs redis-server")
+    keys = tmp_path / "takeover.keys"
+    keys.write_bytes(base64.b64encode(secrets.token_bytes(32)) + b"\n")
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    async with RedisServer(program, port) as redis:
+        settings = {
+            "PARLEY_GATEWAY_TAKEOVER_STORE": redis.url,
+            "PARLEY_GATEWAY_TAKEOVER_KEYS_FILE": str(keys),
+        }
+        with _gateway(triton, folders[0], **settings) as one, _gateway(triton, folders[1], **settings) as two:
+            yield one, two
 
 
 @contextmanager
 def _gateway(triton, folder, **settings):
-    """A gateway in a process of its own; its URL."""
+    """A gateway in a process of its own; its URL, and the process."""
     log = folder / "log"
     settings |= {"PARLEY_GATEWAY_LISTEN_PORT": "0", "PARLEY_GATEWAY_SERVERS_ADDRESSES": triton}
     with running(["-m", "parley_client", "gateway"], log, **settings) as process:
-        yield wait_for(process, log, lambda: _found(r"^ready http=(\S+)", log))
+        yield wait_for(process, log, lambda: _found(r"^ready http=(\S+)", log)), process
 
 
 @contextmanager

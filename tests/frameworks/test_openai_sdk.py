@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
 
 import pytest
 from openai import AsyncOpenAI
@@ -11,10 +12,10 @@ from realtime_call import INSTRUCTIONS, TOOLS, Caller, spoken, words
 
 
 @asynccontextmanager
-async def connected(gateway, *, session=None, model="gpt-realtime", extra_query=None):
-    """A caller whose events the SDK sends and reads."""
+async def connected(gateway, *, session=None, model="gpt-realtime", **options):
+    """A caller whose events the SDK sends and reads; ``options`` are of its ``connect``."""
     client = AsyncOpenAI(api_key="none", base_url=f"{gateway}/v1")
-    async with client.realtime.connect(model=model, extra_query=extra_query or {}) as connection:
+    async with client.realtime.connect(model=model, **options) as connection:
         caller = Caller(connection.send)
 
         async def read():
@@ -95,6 +96,68 @@ async def test_holds_a_conversation(gateway, turn_detection):
         assert not [event for event in caller.notes.events if event["type"] == "error"]
 
 
+@asynccontextmanager
+async def balanced(*gateways):
+    """The address of a balancer: a connection goes to the first gateway that takes it."""
+
+    async def pump(reader, writer):
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader, writer):
+        for gateway in gateways:
+            with suppress(OSError):
+                there = await asyncio.open_connection("127.0.0.1", urlsplit(gateway).port)
+                await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+                return
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_goes_on_at_another_gateway_when_its_own_is_killed(kept_gateways):
+    (first, process), (second, _) = kept_gateways
+    session = realtime_session({"type": "semantic_vad", "eagerness": "high"})
+    ids = []
+    hooks = {"on_reconnecting": lambda _: {"extra_query": {"session_id": ids[0]}}}
+    async with (
+        balanced(first, second) as url,
+        connected(url, session=session, **hooks) as caller,
+    ):
+        ids.append((await caller.wait("session.created"))["session"]["id"])
+        await caller.type("hello")
+        (greeting,) = (await caller.wait_done())["output"]
+        since = caller.count
+        await caller.type("tell me a story")
+        cut = await caller.wait("response.output_audio.delta", since=since)
+        await asyncio.sleep(1.0)
+        process.kill()
+        process.wait()
+        since = caller.count
+        known = (await caller.wait("session.created", since=since))["session"]
+        assert (known["id"], known["instructions"]) == (ids[0], INSTRUCTIONS)
+        assert (await caller.wait_done(since=since, status="cancelled"))["id"] == cut["response_id"]
+        await caller.send({"type": "conversation.item.retrieve", "item_id": greeting["id"]})
+        assert (await caller.wait("conversation.item.retrieved"))["item"] == greeting
+        again = await caller.wait("response.created", since=since)
+        assert again["response"]["id"] != cut["response_id"]
+        await caller.wait("response.output_audio.delta", since=since, response_id=again["response"]["id"])
+        since = caller.count
+        await caller.send({"type": "response.cancel"})
+        await caller.wait_done(since=since, status="cancelled")
+        since = caller.count
+        async with speaking(caller):
+            caller.microphone.say("02-weather")
+            calls = await caller.answer_call(await caller.wait_done(since=since))
+            assert [call["name"] for call in calls] == ["get_weather"]
+            answer = await caller.wait_done(since=caller.count)
+        assert {"8", "foggy"} <= set(words(spoken(answer)))
+        assert not [event for event in caller.notes.events if event["type"] == "error"]
+
+
 async def test_answers_turns_that_the_client_ends(gateway):
     async with connected(gateway, session=realtime_session(None)) as caller:
         async with speaking(caller):
@@ -138,3 +201,23 @@ async def test_transcribes_only(gateway):
             if event["type"] == "conversation.item.input_audio_transcription.delta"
         ]
         assert "".join(deltas) == heard["transcript"]
+
+
+async def test_forced_function_is_called(gateway):
+    session = realtime_session(None, output_modalities=["text"], tool_choice="required")
+    async with connected(gateway, session=session) as caller:
+        await caller.type("hello")
+        (call,) = (await caller.wait_done())["output"]
+        assert call["type"] == "function_call"
+        assert call["name"] in {tool["name"] for tool in TOOLS}
+
+
+async def test_response_outside_the_conversation(gateway):
+    async with connected(gateway, session=realtime_session(None, output_modalities=["text"])) as caller:
+        content = [{"type": "input_text", "text": "hello"}]
+        item = {"type": "message", "role": "user", "content": content}
+        await caller.type("hello", conversation="none", input=[item], metadata={"topic": "greeting"})
+        response = await caller.wait_done()
+        assert response["metadata"] == {"topic": "greeting"}
+        assert response["conversation_id"] is None
+        assert response["output"][0]["content"][0]["text"] == "Hello! How can I help you?"

@@ -58,6 +58,25 @@ async def test_livekits_language_model(here):
     assert chunks[-1].usage.completion_tokens > 0
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+async def test_livekits_language_model_is_made_to_call(here, choice):
+    @function_tool
+    async def get_weather(city: str) -> str:
+        """Get the current weather of a city."""
+        return ""
+
+    context = llm.ChatContext.empty()
+    context.add_message(role="user", content="hello")
+    async with (
+        openai.LLM(model="gpt-4o", **here) as model,
+        model.chat(chat_ctx=context, tools=[get_weather], tool_choice=choice) as answer,
+    ):
+        chunks = [chunk async for chunk in answer]
+    (call,) = [call for chunk in chunks if chunk.delta for call in chunk.delta.tool_calls]
+    assert call.name == "get_weather"
+    assert not any(chunk.delta and chunk.delta.content for chunk in chunks)
+
+
 async def test_pipecats_recognition(here):
     hearing = OpenAISTTService(**here)
     clip = (ROOT / "tests/data/conversation/02-weather.wav").read_bytes()

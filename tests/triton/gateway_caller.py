@@ -25,6 +25,8 @@ TOOLS = msgspec.to_builtins(ToolTable(DEMO_TOOLS).definitions)
 class Caller:
     """One session; ``events`` are the JSON messages, each ``audio`` with the binary one behind it."""
 
+    subprotocol = "parley.v1"
+
     def __init__(self, socket, session_id, http):
         self.socket = socket
         self.session_id = session_id
@@ -92,15 +94,30 @@ class Caller:
         return find()
 
 
+class DesignCaller(Caller):
+    """One session with the messages of the protocol design; ``events`` have the audio too."""
+
+    subprotocol = "parley.design"
+
+    async def hear(self):
+        async for message in self.socket:
+            is_audio = isinstance(message, bytes)
+            self.events.append({"type": "audio", "pcm": message} if is_audio else json.loads(message))
+            async with self._changed:
+                self._changed.notify_all()
+
+
 @asynccontextmanager
-async def call(url, *, headers=None, **options):
+async def call(url, *, kind=Caller, headers=None, **options):
     """A session of the gateway at ``url``."""
     async with httpx.AsyncClient(timeout=30, base_url=url, headers=headers) as http:
         created = (await http.post("/v1/sessions", json=options)).raise_for_status().json()
         async with connect(
-            created["stream_url"], subprotocols=["bearer", created["token"], "parley.v1"], compression=None
+            created["stream_url"],
+            subprotocols=["bearer", created["token"], kind.subprotocol],
+            compression=None,
         ) as socket:
-            one = Caller(socket, created["session_id"], http)
+            one = kind(socket, created["session_id"], http)
             hearing, talking = asyncio.create_task(one.hear()), asyncio.create_task(one.talk())
             try:
                 yield one

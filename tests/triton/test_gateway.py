@@ -10,7 +10,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from gateway_caller import CLIPS, DEADLINE_S, TOOLS, ask_for_the_weather, call, interrupt_a_story
+from gateway_caller import (
+    CLIPS,
+    DEADLINE_S,
+    TOOLS,
+    DesignCaller,
+    ask_for_the_weather,
+    call,
+    interrupt_a_story,
+)
 
 from parley.launcher.options import ROOT
 from parley_gateway.serving import running
@@ -60,6 +68,35 @@ async def test_a_conversation_with_tools_and_an_interruption(gateway):
         if one["response_id"] == two["response_id"]:
             assert abs(two["offset_ms"] - one["offset_ms"] - 1000 * one["samples"] / 22_050) <= 1
     assert caller.of("error") == []
+
+
+async def test_a_conversation_in_the_protocol_design(gateway):
+    async with call(gateway, kind=DesignCaller, vad="design", tools=TOOLS) as caller:
+        caller.say("weather")
+        request = await caller.until("tool_request", tool_name="get_weather")
+        assert request["parameters"] == {"city": "Paris"}
+        heard = caller.of("transcript")[-1]
+        assert heard["is_final"]
+        assert heard["text"].lower().strip(".?") == "what's the weather in paris"
+        result = {"temperature": 8, "sky": "foggy in Paris"}
+        await caller.send("tool_response", request_id=request["request_id"], result=result)
+        await caller.until("agent_state", speaking=True)
+        await caller.until("agent_state", speaking=False, processing=False)
+        await caller.send("tool_response", request_id=request["request_id"], result=result)
+        assert (await caller.until("error"))["code"] == "unknown_tool_call"
+        before = len(caller.events)
+        caller.say("story")
+        await caller.until("agent_state", before, speaking=True)
+        await asyncio.sleep(2.0)  # the story is being heard
+        caller.say("stop")
+        await caller.until("vad_state", len(caller.events), state="speaking")
+        await caller.until("agent_state", len(caller.events), speaking=False)
+        await caller.until("vad_state", len(caller.events), state="idle")
+        states = [event["state"] for event in caller.of("vad_state")]
+        for kind in ("vad_state", "agent_state"):
+            assert all(one != two for one, two in pairwise(caller.of(kind)))
+    assert states[:4] == ["speaking", "ended", "idle", "speaking"]
+    assert 0 < max(len(event["pcm"]) for event in caller.of("audio")) <= 32_768
 
 
 async def test_the_example_hears_an_answer(gateway, tmp_path):

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from parley import protocol
 from parley.errors import ParleyError, SessionIdleError, ShuttingDownError
 from parley.timeouts import cancel_all, first_to_end, loop_time
 from parley_client.errors import CallEndedError, CallLostError
@@ -272,6 +273,11 @@ class WebSocketSession:
 
     def on_failed(self, error: ParleyError) -> None:
         """Report the failure that ends the session, in the API's format."""
+
+    def close_after(self, closed: protocol.Closed | None) -> None:
+        """Close as the agent's last event says, if there is one. A process that ends closes by itself."""
+        if closed is not None and not self.gateway.calls.going_away.is_set():
+            self.writer.close(*close_of_call(closed.reason))
 
     def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """What else runs as long as the session; the first that ends, ends the session."""

@@ -11,6 +11,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
+from parley.embeddings.messages import EmbeddingSpace, EmbedReply
 from parley.errors import InvalidMessageError, UnsupportedVoiceError
 from parley.llm.messages import Completed, TextDelta
 from parley.triton.model_control import CONTROL_MODEL
@@ -66,6 +67,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.hear = lambda _: []
         self.refusal = []  # what the start of a stream is answered with
         self.answer = None
+        self.embedded = []  # (text, kind)
         self.transcribed = []  # (samples, TranscribeRequest) of recordings
         self.transcript = TranscribeReply(text="")  # or an error's text
         self.transcriber = ""  # the model that was asked last
@@ -106,6 +108,8 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
         if request.model_name in TRANSCRIBERS:
             return await self._transcribe(request, context)
+        if request.model_name == "embeddings":
+            return await self._embed(request, context)
         if request.model_name == "voice_enrollment":
             return await self._keep_voices(request, context)
         self.recognizer = request.model_name
@@ -139,6 +143,22 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
             await context.abort(grpc.StatusCode.INTERNAL, self.transcript)
         response = service_pb2.ModelInferResponse(model_name=request.model_name)
         add_text(response, "REPLY", self.transcript)
+        return response
+
+    async def _embed(self, request, context):
+        """A vector on the second axis for texts of an odd length; refuses ``refused``, and counts letters."""
+        text = text_of(request, "TEXT").decode()
+        self.embedded.append((text, msgspec.json.decode(text_of(request))["kind"]))
+        if text == "refused":
+            await context.abort(grpc.StatusCode.INTERNAL, InvalidMessageError("no words").to_wire())
+        response = service_pb2.ModelInferResponse(model_name=request.model_name)
+        response.outputs.add(name="EMBEDDING", datatype="FP32", shape=[1, 2])
+        vector = np.eye(2, dtype="<f4")[len(text) % 2]
+        response.raw_output_contents.append(vector.tobytes())
+        space = EmbeddingSpace(fingerprint="one", dimensions=2, max_tokens=8)
+        add_text(
+            response, "REPLY", EmbedReply(space=space, tokens=min(8, len(text)), is_truncated=len(text) > 8)
+        )
         return response
 
     async def _keep_voices(self, request, context):

@@ -27,6 +27,7 @@ _LONGEST = 65_536
 # No branch can begin again inside of what another attempt has scanned: the time is linear in the text.
 _SECRETS = re.compile(
     r"(?P<key>parley_[a-z0-9]+_)[\w-]+"  # the id of an API key may be seen
+    r"|(?P<session>sess_)[a-z0-9]{11,}"  # the id resumes the session
     r"|(?P<jwt>(?-i:eyJ))[\w.-]{13,}"
     r"|(?P<url>(?:api_?key|access_token|token|key)=)[^\s&\"']+"
     r"|(?P<header>(?:bearer|token|openai-insecure-api-key\.)[ ,]*)[\w.-]{16,}",

@@ -11,7 +11,7 @@ from parley_gateway.settings_sections import Count, Seconds, Size
 
 
 class TakeoverSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where sessions of `/v1/sessions` are kept, so that another gateway can take them over."""
+    """Where sessions are kept, so that another gateway can take them over."""
 
     store: str = ""
     """Redis of all gateways: `redis://host:6379/0` (`rediss://`: TLS). Empty: a session ends with its

@@ -35,6 +35,7 @@ TEMPLATES = {
         {"type": "truncate", "response_id": "r1", "played_ms": 50},
         {"type": "control", "action": "hangup"},
     ],
+    "design": [{"type": "tool_response", "request_id": "c1", "result": {"time": "12:00"}}],
     "realtime": [
         {"type": "session.update", "session": {"type": "realtime", "instructions": "x", "tools": [TOOL]}},
         {
@@ -109,6 +110,28 @@ TEMPLATES = {
         {"type": "input_audio_buffer.clear"},
     ],
     "listen": [{"type": "KeepAlive"}, {"type": "Finalize"}, {"type": "KeepAlive"}, {"type": "CloseStream"}],
+    "flux": [
+        {
+            "type": "Configure",
+            "thresholds": {"eot_threshold": 0.7, "eot_timeout_ms": 900},
+            "keyterms": ["Anna"],
+        },
+        {"type": "ForceEndTurn"},
+        {"type": "KeepAlive"},
+        {"type": "CloseStream"},
+    ],
+    "converse": [
+        {
+            "type": "Settings",
+            "audio": {"input": {"encoding": "mulaw", "sample_rate": 8000}},
+            "agent": {"think": {"functions": [{"name": "f", "parameters": {}}]}, "greeting": "Hi."},
+        },
+        {"type": "FunctionCallResponse", "id": "c1", "content": "{}"},
+        {"type": "InjectAgentMessage", "message": "Hi.", "behavior": "queue"},
+        {"type": "InjectUserMessage", "content": "Hi."},
+        {"type": "UpdatePrompt", "prompt": "Be kind."},
+        {"type": "UpdateSpeak", "speak": {"provider": {"model": "x"}}},
+    ],
     "speak": [
         {"type": "Speak", "text": "Hello there. How are you?"},
         {"type": "Flush"},
@@ -129,7 +152,8 @@ TEMPLATES = {
 """What clients send, by API."""
 
 OPENINGS = {
-    "twilio": [json.dumps({"event": "connected"}), json.dumps({"event": "start", **STREAM, "start": CALL})]
+    "converse": [json.dumps({"type": "Settings"})],
+    "twilio": [json.dumps({"event": "connected"}), json.dumps({"event": "start", **STREAM, "start": CALL})],
 }
 """What an API wants first, so that not every message is refused for the same reason."""
 
@@ -153,7 +177,10 @@ FORM = (
     '--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n--x--\r\n'
 )
 BODIES = {
-    "/v1/sessions": [{"system_prompt": "x", "tools": [], "vad": {"threshold": 0.5}, "voice": "en"}],
+    "/v1/sessions": [
+        {"system_prompt": "x", "tools": [], "vad": {"threshold": 0.5}, "voice": "en"},
+        {"vad": "design"},
+    ],
     "/v1/realtime/client_secrets": [
         {"expires_after": {"anchor": "created_at", "seconds": 60}, "session": message["session"]}
         for message in (*TEMPLATES["realtime"][:3], TEMPLATES["transcription"][0])

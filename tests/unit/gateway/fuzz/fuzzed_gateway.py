@@ -47,9 +47,12 @@ _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_\- ]*")
 _RATES = {"key_requests": "", "key_sessions": "", "ip_requests": "", "ip_sessions": "", "auth_failures": ""}
 _APIS = {
     "sessions": ("/v1/sessions/{session}/stream", {"subprotocols": ["parley.v1"]}),
+    "design": ("/v1/sessions/{session}/stream?protocol=design", {}),
     "realtime": ("/v1/realtime?model=parley", {"subprotocols": ["realtime"]}),
     "transcription": ("/v1/realtime?intent=transcription", {"subprotocols": ["realtime"]}),
     "listen": ("/v1/listen?encoding=linear16&sample_rate=16000&interim_results=true", {}),
+    "flux": ("/v2/listen?model=flux-general-en&encoding=linear16&eager_eot_threshold=0.3", {}),
+    "converse": ("/v1/agent/converse", {}),
     "speak": ("/v1/speak?encoding=linear16&sample_rate=24000", {}),
     "twilio": (
         "/v1/twilio/stream",

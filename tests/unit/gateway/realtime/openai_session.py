@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import numpy as np
@@ -122,21 +123,36 @@ class EventRecorder:
 class Session(EventRecorder):
     """A conversation with its client and its agent."""
 
-    def __init__(self, *, session=None, opened=True):
+    def __init__(self, *, session=None, opened=True, resumed=None):
         super().__init__()
         self.now = 100.0
         self.commands = FakeCommands()
-        self.config = SessionConfig("sess_1", "gpt-realtime")
+        self.answers, self.written = [], []
+        self.config = SessionConfig("sess_1", "gpt-realtime") if resumed is None else resumed.config
         speaker = EventSpeaker(self.emit, lambda: self.config.output_format)
         self.conversation = RealtimeConversation(
-            self.config, self.commands, self.emit, speaker, lambda: self.now
+            self.config, self.commands, self.emit, speaker, lambda: self.now, write=self._write
         )
+        if resumed is not None:
+            self.conversation.resume(resumed)
+            self.conversation.on_call_opened(TEXT_TOKENS)
+            return
         self.conversation.begin()
         if session is not None:
             self.send("session.update", session={"type": "realtime", **session})
         if opened:
             self.conversation.on_call_opened(TEXT_TOKENS)
         self.take()
+
+    async def _write(self, request):
+        """The language model alone; an answer of None waits for ever."""
+        self.written.append(request)
+        for event in self.answers:
+            if event is None:
+                await asyncio.Event().wait()
+            elif isinstance(event, Exception):
+                raise event
+            yield event
 
     def send(self, kind, **fields):
         """Send an event of the client."""

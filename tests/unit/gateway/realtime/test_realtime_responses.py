@@ -108,7 +108,7 @@ def test_the_client_cancels_an_answer(speaking):
 def test_a_response_that_is_cancelled_before_it_begins_sends_no_content(session):
     session.send("response.create")
     session.send("response.cancel")
-    assert session.commands.take() == [("respond", None, True), ("interrupt", None)]
+    assert session.commands.take() == [("respond", None, True, None), ("interrupt", None)]
     assert without_deltas(session) == ["response.created", "response.done"]
     session.agent_says("Hello!")
     session.interrupted(reason="client")
@@ -216,10 +216,36 @@ def test_an_answer_that_was_said_is_over(session):
 def test_the_client_asks_for_an_answer(session):
     session.send("conversation.item.create", item=TEXT)
     session.send("response.create", response={"metadata": {"a": "b"}, "tool_choice": "none"})
-    assert session.commands.take() == [("remember", "user", "hello"), ("respond", None, False)]
+    assert session.commands.take() == [("remember", "user", "hello"), ("respond", None, False, "")]
     session.agent_says("Hello!")
     session.agent_finishes()
     assert session.one("response.done")["response"]["metadata"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "must_call"),
+    [
+        ("required", "*"),
+        ({"type": "function", "name": "get_weather"}, "get_weather"),
+        ("auto", ""),
+        (None, None),
+    ],
+)
+def test_the_client_forces_a_function_call(session, choice, must_call):
+    session.send("response.create", response={"tool_choice": choice})
+    assert session.commands.take() == [("respond", None, True, must_call)]
+
+
+def test_forced_call_behind_the_output_of_a_function_is_refused(session):
+    session.user_says("hello")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(0.1)
+    session.send("conversation.item.create", **output("call-1-1", {}))
+    session.take()
+    session.send("response.create", response={"tool_choice": "required"})
+    assert session.error("code", "param") == ("unsupported", "response.tool_choice")
+    session.send("response.create", response={"tool_choice": "auto"})
+    assert session.one("response.created")
 
 
 @pytest.mark.parametrize("sound", ["alloy", ["alloy"], 7])
@@ -231,10 +257,10 @@ def test_the_audio_of_an_answer_is_an_object(session, sound):
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"conversation": "none"}, "response.conversation"),
+        ({"conversation": "conv_1"}, "response.conversation"),
         ({"input": []}, "response.input"),
         ({"tools": [{"type": "function", "name": "x"}]}, "response.tools"),
-        ({"tool_choice": "required"}, "response.tool_choice"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "response.tool_choice"),
         ({"output_modalities": ["text"]}, "response.output_modalities"),
         ({"max_output_tokens": 10}, "response.max_output_tokens"),
         ({"audio": {"output": {"voice": "missing"}}}, "response.audio.output"),
@@ -359,7 +385,7 @@ def test_outputs_without_a_request_reach_the_agent_silently(session):
     session.interrupted(reason="client", text="")
     assert session.kinds() == []
     session.send("response.create")
-    assert session.commands.take() == [("respond", None, True)]
+    assert session.commands.take() == [("respond", None, True, None)]
     session.agent_says("It plays.", turn=2)
     session.agent_finishes(turn=2)
     assert session.one("response.done")["response"]["status"] == "completed"

@@ -82,7 +82,7 @@ def test_options_that_client_gives_replace_those_of_agent(make_session):
 
 def test_prompt_without_value_returns_to_the_agent_of_the_model(make_session):
     session = make_session(opened=False)
-    session.config._model_agent = "clinic"
+    session.config.model_agent = "clinic"
     session.config.change({"prompt": {"id": "restaurant"}})
     assert session.config.agent == "restaurant"
     session.config.change({"prompt": None})
@@ -229,6 +229,16 @@ def test_moderately_nested_settings_are_accepted(session):
 
 
 @pytest.mark.parametrize(
+    ("choice", "must_call"), [("required", "*"), ({"type": "function", "name": "get_weather"}, "get_weather")]
+)
+def test_forced_tool_choice_is_the_agents_until_it_is_changed(session, choice, must_call):
+    for wanted, expected in ((choice, must_call), ("auto", "")):
+        session.send("session.update", session={"type": "realtime", "tool_choice": wanted})
+        ((_, update),) = session.commands.take()
+        assert update.must_call == expected
+
+
+@pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
         ({"voice": "alloy"}, "unknown_parameter", "session.voice"),
@@ -236,7 +246,8 @@ def test_moderately_nested_settings_are_accepted(session):
         ({"audio": {"output": {"speed": 1.5}}}, "unsupported", "session.audio.output.speed"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "unsupported", "session.tools[0].type"),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
-        ({"tool_choice": "required"}, "unsupported", "session.tool_choice"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "unsupported", "session.tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "unsupported", "session.tool_choice"),
         ({"prompt": {"id": "p"}}, "prompt_not_changeable", "session.prompt"),
         ({"prompt": {"id": "p", "version": "2"}}, "unsupported", "session.prompt.version"),
         ({"prompt": {"id": "p", "variables": {"a": "b"}}}, "unsupported", "session.prompt.variables"),

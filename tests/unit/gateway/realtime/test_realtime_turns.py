@@ -162,7 +162,7 @@ def test_the_client_ends_a_turn_and_asks_for_an_answer(manual):
     completed = manual.one("conversation.item.input_audio_transcription.completed")
     assert completed["transcript"] == "hello"
     assert completed["usage"]["seconds"] == 1.0
-    assert manual.commands.take() == [("respond", "Be brief.", True)]
+    assert manual.commands.take() == [("respond", "Be brief.", True, None)]
 
 
 def test_a_commit_that_crosses_the_agents_own_end_of_the_turn_gets_its_text(session):
@@ -201,7 +201,7 @@ def test_an_answer_does_not_wait_for_a_text_for_ever(manual):
     manual.wait(9.9)
     assert manual.commands.take() == [("commit",)]
     manual.wait(0.2)
-    assert manual.commands.take() == [("respond", None, True)]
+    assert manual.commands.take() == [("respond", None, True, None)]
 
 
 def test_an_empty_turn_cannot_be_ended(manual):
@@ -223,7 +223,12 @@ def test_clear_drops_the_current_speech(manual):
 def test_a_silent_user_is_asked(make_session):
     detection = {"type": "server_vad", "idle_timeout_ms": 6_000}
     session = make_session(session={"audio": {"input": {"turn_detection": detection}}})
-    for _ in range(10):
+    for _ in range(4):
+        session.send("input_audio_buffer.append", audio=SECOND)
+    session.user_says("hm")
+    session.on_agent(protocol.AgentState(state="listening"))  # it is not answered
+    session.take()
+    for _ in range(6):
         session.send("input_audio_buffer.append", audio=SECOND)
     session.agent_says("Are you still there?")
     events = session.take()
@@ -233,6 +238,9 @@ def test_a_silent_user_is_asked(make_session):
     session.agent_finishes()
     session.user_says("yes")
     session.agent_says("Good.", turn=2)
+    session.agent_finishes(turn=2)
+    session.on_agent(protocol.AgentState(state="processing"))  # the result of a tool in the background
+    session.agent_says("Your taxi is there.", turn=3)
     assert "input_audio_buffer.timeout_triggered" not in session.kinds()
 
 

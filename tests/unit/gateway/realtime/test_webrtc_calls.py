@@ -23,6 +23,7 @@ from parley_gateway.apis.realtime.webrtc import calls
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import ANONYMOUS
 
 LOUD = 4_000
@@ -313,6 +314,7 @@ async def test_a_cancelled_answer_closes_its_connection(gateway, monkeypatch):
         ANONYMOUS,
         SessionConfig("sess_1", "x", webrtc=True),
         IceNetwork(),
+        limiter=ModelLimiter(one.gateway, "realtime"),
     )
     answering = asyncio.create_task(callee.answer(Offer(sdp)))
     await begun.wait()

@@ -36,7 +36,14 @@ async def test_without_a_key_nothing_is_open(guarded):
         answer = await one.http.post(path)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/v1/realtime", "/v1/listen", "/v1/speak", "/v1/sessions/x/stream"):
+    for path in (
+        "/v1/realtime",
+        "/v1/listen",
+        "/v2/listen",
+        "/v1/agent/converse",
+        "/v1/speak",
+        "/v1/sessions/x/stream",
+    ):
         assert (await refusal(one.ws_url + path)).status_code == 401
 
 
@@ -89,7 +96,13 @@ async def test_the_token_of_a_session_opens_nothing_else(guarded, keys_file):
     ):
         answer = await one.http.request(method, elsewhere, headers=brought)
         assert answer.status_code == 403, elsewhere
-    for elsewhere in ("/v1/realtime?model=parley", "/v1/listen", "/v1/speak"):
+    for elsewhere in (
+        "/v1/realtime?model=parley",
+        "/v1/listen",
+        "/v2/listen",
+        "/v1/agent/converse",
+        "/v1/speak",
+    ):
         assert (await refusal(one.ws_url + elsewhere, additional_headers=brought)).status_code == 403
     assert (await one.http.delete(path, headers=brought)).status_code == 204
 

@@ -31,11 +31,12 @@ TOKEN = SessionTokens(b"x" * 32).issue(ANONYMOUS, ttl_s=60, scopes=["agent"]).to
         (f"token {TOKEN.removeprefix('ek_')}", TOKEN.rsplit(".", 1)[1]),
         ('"GET /v1/listen?model=x&api_key=s3cret&y=1 HTTP/1.1"', "s3cret"),
         ("GET /v1/listen?token=s3cret", "s3cret"),
+        ("WS /v1/realtime?session_id=sess_0123456789abcdefABCDE", "0123456789abcdefABCDE"),
         ("Sec-WebSocket-Protocol: token, 0123456789abcdef0123", "0123456789abcdef0123"),
         ("realtime, openai-insecure-api-key.0123456789abcdef0123", "0123456789abcdef0123"),
     ],
     # Keys and tokens are others in each process; names of tests are not.
-    ids=["key", "authorization", "token", "api_key", "query", "protocol", "openai"],
+    ids=["key", "authorization", "token", "api_key", "query", "session", "protocol", "openai"],
 )
 def test_secrets_are_cut_out(text, secret):
     assert secret not in redact(text)

@@ -3,6 +3,8 @@
 from contextlib import AsyncExitStack
 
 import pytest
+from listening_gateway import GatewayUnderTest
+from scripted_agent import Agent
 from stage_gateway import serving
 
 
@@ -20,3 +22,22 @@ async def start():
 @pytest.fixture
 async def gateway(start):
     return await start()
+
+
+@pytest.fixture
+def agent():
+    return Agent()
+
+
+@pytest.fixture
+async def agent_gateway(agent):
+    """Starts gateways with settings by section, in front of an agent."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(behaviour=agent, **parts):
+            one = GatewayUnderTest((behaviour,), parts)
+            await one.start()
+            stack.push_async_callback(one.stop)
+            return one
+
+        yield begin

@@ -9,7 +9,13 @@ from fake_models import Chat
 from parley.chat import ToolCall
 from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley_gateway.apis.openai.chat import StopFilter
+from parley_gateway.apis.realtime.output_audio import AudioOutput
+from parley_gateway.apis.realtime.server_events import emitter
+from parley_gateway.apis.realtime.session import RealtimeSession
+from parley_gateway.apis.realtime.session_config import SessionConfig
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.keys import new_key
+from parley_gateway.security.principal import Principal
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -109,6 +115,35 @@ async def test_chat_request_reaches_the_model(gateway):
     ]
     assert asked["tools"] == [{"name": "f", "description": "d", "parameters": {"type": "object"}}]
     assert asked["sampling"] == {"temperature": 0.7, "top_p": 0.9, "max_tokens": 40, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    ("choice", "must_call"),
+    [("required", "*"), ({"type": "function", "function": {"name": "f"}}, "f"), ("auto", ""), (None, "")],
+)
+async def test_forced_call_reaches_the_model(gateway, choice, must_call):
+    says(gateway, call(1), DONE)
+    await ask(gateway, tools=[TOOL], tool_choice=choice)
+    (asked,) = gateway.models.asked
+    assert asked["must_call"] == must_call
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}},
+            {"type": "array"},
+        ),
+    ],
+)
+async def test_schema_of_the_answer_reaches_the_model(gateway, form, schema):
+    says(gateway, TextDelta(text="{}"), DONE)
+    await ask(gateway, response_format=form)
+    (asked,) = gateway.models.asked
+    assert asked["json_schema"] == schema
 
 
 async def test_defaults_are_the_gateways(start):
@@ -289,8 +324,11 @@ async def test_a_failure_after_the_first_event_is_an_event(gateway):
         ),
         ({"temperature": 3}, "temperature"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}, "tools": [TOOL]}, "tool_choice.function"),
+        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"logprobs": True}, "logprobs"),
         ({"n": 2}, "n"),
         ({"frequency_penalty": 1.0}, "frequency_penalty"),
@@ -340,3 +378,64 @@ async def test_every_answer_has_an_id_of_its_own(gateway):
     says(gateway, DONE)
     answers = [await ask(gateway), await ask(gateway, stream=True), await ask(gateway, n=2)]
     assert len({answer.headers["x-request-id"] for answer in answers}) == 3
+
+
+def outside(gateway, *, limiter=None, **principal):
+    """A session of the Realtime protocol, and its events."""
+    events = asyncio.Queue()
+    session = RealtimeSession(
+        gateway.gateway,
+        Principal(**{"id": "key-1", "scopes": frozenset({"agent"}), **principal}),
+        SessionConfig("sess_1", "gpt-realtime"),
+        emitter(events.put_nowait),
+        AudioOutput(),
+        limiter=limiter or ModelLimiter(gateway.gateway, "realtime"),
+    )
+    session.conversation.on_call_opened(1_000)
+    return session, events
+
+
+async def ask_outside(session, events):
+    """The response to a request outside the conversation."""
+    options = {"conversation": "none", "output_modalities": ["text"], "instructions": "Is it late?"}
+    await session.on_client_event(json.dumps({"type": "response.create", "response": options}))
+    while (event := await asyncio.wait_for(events.get(), 10))["type"] != "response.done":
+        assert event["type"] != "error", event
+    return event["response"]
+
+
+async def test_response_outside_a_realtime_conversation_asks_the_model(gateway):
+    says(gateway, TextDelta(text="Yes."), DONE)
+    response = await ask_outside(*outside(gateway))
+    assert response["output"][0]["content"] == [{"type": "output_text", "text": "Yes."}]
+    (asked,) = gateway.models.asked
+    assert (asked["priority"], asked["messages"][0]["content"]) == (3, "Is it late?")
+
+
+async def test_responses_outside_of_all_sessions_share_the_limit_of_single_stages(start):
+    gateway = await start(stages={"requests": 1})
+    says(gateway, DONE)
+    limiter = ModelLimiter(gateway.gateway, "realtime")
+    session, events = outside(gateway, limiter=limiter)
+    with limiter.place(Principal(id="key-2", scopes=frozenset())):
+        response = await ask_outside(session, events)
+        assert response["status_details"]["error"]["code"] == "too_many_calls"
+    assert (await ask_outside(session, events))["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "agents", "status"),
+    [
+        ({"agent"}, {"restaurant"}, "failed"),
+        ({"agent"}, {"restaurant", ""}, "completed"),
+        ({"agent", "chat"}, {"restaurant"}, "completed"),
+    ],
+)
+async def test_credentials_of_some_agents_do_not_reach_the_model_alone(gateway, scopes, agents, status):
+    says(gateway, DONE)
+    session, events = outside(gateway, scopes=frozenset(scopes), agents=frozenset(agents))
+    response = await ask_outside(session, events)
+    assert response["status"] == status
+    if status == "failed":
+        assert response["status_details"]["error"]["code"] == "not_permitted"
+        assert gateway.models.asked == []

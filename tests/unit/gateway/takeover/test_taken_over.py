@@ -1,12 +1,14 @@
 """Sessions that go on at another gateway, with the client library in front."""
 
 import asyncio
+import json
 
 import moving_call
 import pytest
 from gateways import Line
-from listening_gateway import until
+from listening_gateway import receive, until
 from resuming_agent import frame, serve_session
+from websockets.asyncio.client import connect
 
 from parley import protocol
 from parley_client import (
@@ -234,6 +236,22 @@ async def test_a_call_that_stays_until_the_end_of_the_drain_goes_on_elsewhere(ga
         await caller.wait_for(protocol.TurnMetrics, 2)
     assert caller.text() == "You said 1. You said 2 3. "
     assert not caller.got(protocol.Closed)
+
+
+async def test_design_stream_goes_on_with_its_tool_request(gateways):
+    one, two = await gateways.start(), await gateways.start()
+    options = {"checkpoints": True, "tools": [{"name": "look"}]}
+    made = await one.http.post("/v1/sessions?protocol=design", json=options)
+    async with connect(made.json()["stream_url"]) as socket:
+        token = (await receive(socket, "connected"))["resumption_token"]
+        await socket.send(frame(9) + frame(0))
+        request = await receive(socket, "tool_request")
+    made = await two.http.post("/v1/sessions?protocol=design", json={"resume": {"token": token}})
+    async with connect(made.json()["stream_url"]) as socket:
+        assert (await receive(socket, "connected"))["resumed"]
+        answer = {"type": "tool_response", "request_id": request["request_id"], "result": 42}
+        await socket.send(json.dumps(answer))
+        await until(lambda: gateways.sessions[1][0].messages[-1].content == "You said 9 42.")
 
 
 async def test_without_a_store_the_call_is_lost(gateway):

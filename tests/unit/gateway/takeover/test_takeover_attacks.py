@@ -16,20 +16,10 @@ from parley_client.resumption import CallCheckpoint
 from parley_gateway.apis.sessions.keeper import SessionKeeper
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.metrics import Metrics
-from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import ANONYMOUS
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.takeover.sealing import Sealer, read_seal_keys
 from parley_gateway.takeover.settings import TakeoverSettings
-
-
-@pytest.fixture
-def keys(tmp_path):
-    """Two API keys, and the settings of gateways that know them."""
-    made = [new_key(name, ["agent"]) for name in ("one", "other")]
-    file = tmp_path / "keys.toml"
-    file.write_text("".join(f"{key.line}\n" for key in made))
-    return [key.secret for key in made], {"keys_file": str(file)}
 
 
 def bearer(key):

@@ -14,8 +14,10 @@ from twilio_line import PUBLIC_URL, sign, voice_request
 
 from parley import protocol
 from parley_gateway.apis.deepgram import messages as deepgram
+from parley_gateway.apis.deepgram.converse_messages import ConverseMessage, ConverseSettings
 from parley_gateway.apis.deepgram.speak import SpeakBody
 from parley_gateway.apis.openai.chat import ChatRequest
+from parley_gateway.apis.openai.embeddings import EmbeddingRequest
 from parley_gateway.apis.openai.speech import SpeechRequest
 from parley_gateway.apis.openai.transcriptions import TranscriptionFields
 from parley_gateway.apis.realtime import client_events
@@ -24,6 +26,7 @@ from parley_gateway.apis.realtime.session_config import (
     SessionFields,
     TranscriptionSessionFields,
 )
+from parley_gateway.apis.sessions import design
 from parley_gateway.apis.sessions.messages import SessionOptions, ToolsRequest
 from parley_gateway.apis.tokens import TokenRequest
 from parley_gateway.apis.twilio import messages as twilio
@@ -206,6 +209,7 @@ HTTP: dict[tuple[str, str], Callable[[int], object]] = {
     ("POST", "/v1/voices"): _voice,
     ("POST", "/v1/audio/speech"): _json(SpeechRequest),
     ("POST", "/v1/chat/completions"): _json(ChatRequest),
+    ("POST", "/v1/embeddings"): _json(EmbeddingRequest),
     ("POST", "/v1/listen"): _recording,
     ("POST", "/v1/speak"): _json(SpeakBody),
     ("POST", "/v1/tokens"): _json(TokenRequest, MAX_SMALL_BODY),
@@ -262,6 +266,7 @@ def _updates(size):
 SOCKETS = {
     "/v1/sessions/{session_id}/stream": (
         Socket("/v1/sessions/{session_id}/stream", get_args(protocol.ClientMessage), ("parley.v1",)),
+        Socket("/v1/sessions/{session_id}/stream?protocol=design", design.FROM_CLIENT),
     ),
     "/v1/realtime": (
         Socket(
@@ -272,6 +277,20 @@ SOCKETS = {
     "/v1/listen": (
         Socket("/v1/listen?encoding=linear16&sample_rate=16000", get_args(deepgram.ListenMessage)),
         Socket("/v1/listen?encoding=mulaw&sample_rate=8000", get_args(deepgram.ListenMessage)),
+    ),
+    "/v2/listen": (
+        Socket(
+            "/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000",
+            get_args(deepgram.FluxMessage),
+        ),
+    ),
+    "/v1/agent/converse": (
+        Socket(
+            "/v1/agent/converse",
+            get_args(ConverseMessage),
+            opening=(json.dumps({"type": "Settings"}),),
+        ),
+        Socket("/v1/agent/converse", (ConverseSettings,)),
     ),
     "/v1/speak": (Socket("/v1/speak?encoding=linear16&sample_rate=24000", get_args(deepgram.SpeakMessage)),),
     "/v1/twilio/stream": (

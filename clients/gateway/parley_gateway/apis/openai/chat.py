@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
-from parley.protocol import Tool
+from parley.protocol import ANY_TOOL, Tool
 from parley_gateway.apis.openai import rest
 from parley_gateway.security.principal import Principal
 from parley_gateway.settings_sections import StageSettings
@@ -86,6 +86,19 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["function"]
 
 
+class NamedFunction(msgspec.Struct, frozen=True):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"]
+
+
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stream."""
 
@@ -93,10 +106,33 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema of a response that is JSON."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    """Ignored: the schema is kept to."""
+
+
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     """The format of the response."""
 
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def read(self) -> dict[str, Any] | None:
+        """The JSON schema; None: the response is text."""
+        if self.type == "json_schema" and self.json_schema is None:
+            raise rest.RefusedRequestError(
+                "Missing required parameter: 'response_format.json_schema'.",
+                param="response_format.json_schema",
+                reason="missing_required_parameter",
+            )
+        if self.type == "text":
+            return None
+        return (self.json_schema and self.json_schema.schema) or {"type": "object"}
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,8 +144,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=_MOST)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    """A call cannot be forced."""
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -148,6 +183,9 @@ class ParsedChatRequest:
 
     messages: Sequence[ChatMessage]
     tools: Sequence[Tool]
+    must_call: str
+    """As in :class:`parley.llm.messages.GenerateRequest`."""
+    json_schema: dict[str, Any] | None
     sampling: Sampling
     stops: Sequence[str]
     """The response ends before the first of these texts."""
@@ -164,10 +202,15 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedC
         raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     tools = [] if request.tool_choice == "none" else request.tools or []
+    json_schema = request.response_format.read() if request.response_format is not None else None
+    if json_schema is not None and tools:
+        raise rest.unsupported("response_format", "is not supported together with 'tools'")
     limits = [tokens for tokens in (request.max_completion_tokens, request.max_tokens) if tokens is not None]
     return ParsedChatRequest(
         messages=[_message(index, message) for index, message in enumerate(request.messages)],
         tools=[_tool(tool.function) for tool in tools],
+        must_call=_must_call(request.tool_choice, tools),
+        json_schema=json_schema,
         sampling=Sampling(
             temperature=settings.temperature if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
@@ -188,6 +231,15 @@ def _check_count(request: ChatRequest) -> None:
         raise rest.RefusedRequestError(
             f"At most {_MOST} messages, parts, calls and tools are possible together", param="messages"
         )
+
+
+def _must_call(choice: str | NamedTool | None, tools: Sequence[ToolDefinition]) -> str:
+    if choice in (None, "none", "auto"):
+        return ""
+    wanted = choice.function.name if isinstance(choice, NamedTool) else ANY_TOOL
+    if not any(wanted in (ANY_TOOL, tool.function.name) for tool in tools):
+        raise rest.RefusedRequestError("'tool_choice' needs a tool of 'tools'", param="tool_choice")
+    return wanted
 
 
 def _tool(function: FunctionDefinition) -> Tool:
@@ -304,6 +356,8 @@ class ChatRoute(StageRoute):
                 answer = generation.answer(
                     wanted.messages,
                     tools=wanted.tools,
+                    must_call=wanted.must_call,
+                    json_schema=wanted.json_schema,
                     sampling=wanted.sampling,
                     traceparent=caller_trace(),
                 )

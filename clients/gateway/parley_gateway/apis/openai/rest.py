@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from parley.engines import registry
+from parley.engines.embeddings import EMBEDDINGS
 from parley.errors import ContextTooLongError, ModelLoadingError, ModelUnavailableError, ParleyError
 from parley.field_errors import describe_field_error
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
@@ -20,11 +21,11 @@ from parley_stages.transcription import TRANSCRIBERS
 RECOGNIZERS = (*TRANSCRIBERS, *registry.RECOGNIZERS)
 LANGUAGE_MODELS = tuple(name for name in registry.CHAT_MODELS if name != registry.REMOTE_CHAT)
 SYNTHESIZERS = tuple(registry.SYNTHESIZERS)
-MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS)
+MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS, EMBEDDINGS)
 MEDIA_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 # OpenAI's models, in requests of clients that changed only the address; they mean the gateway's model.
-_OPENAI_MODEL = re.compile(r"(gpt|chatgpt|whisper|tts|o\d)(-|$)")
+_OPENAI_MODEL = re.compile(r"(gpt|chatgpt|whisper|tts|text-embedding|o\d)(-|$)")
 # Triton's words for a model that it has not loaded. One that is being loaded, or has failed, is known to it.
 _NOT_LOADED = re.compile(r"unknown model: '[^']*' is not found")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]+)`")

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
+from parley_gateway.apis.openai.embeddings import EmbeddingRequest, EmbeddingRoute
 from parley_gateway.apis.openai.rest import MODELS, answer, no_model
 from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
 from parley_gateway.apis.openai.transcriptions import TranscriptionFields, TranscriptionRoute
@@ -78,7 +79,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
+    """``/v1/audio/*``, ``/v1/chat/completions``, ``/v1/embeddings`` and ``/v1/models``."""
     limiter = ModelLimiter(gateway, "openai")
     router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
     catalogue = CatalogueRoutes(gateway, limiter)
@@ -90,6 +91,9 @@ def routes(gateway: Gateway) -> APIRouter:
     )
     router.post("/chat/completions", response_model=None, openapi_extra=body(ChatRequest))(
         ChatRoute(gateway, limiter).create
+    )
+    router.post("/embeddings", response_model=None, openapi_extra=body(EmbeddingRequest))(
+        EmbeddingRoute(gateway, limiter).create
     )
     router.get("/audio/voices", response_model=None)(catalogue.voices)
     router.get("/models", response_model=None)(catalogue.models)

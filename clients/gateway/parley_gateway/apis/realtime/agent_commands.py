@@ -144,16 +144,26 @@ class AgentCommands:
         """Discard the user's turn that is not over."""
         self._queue.put(Call.discard)
 
-    def respond(self, system_prompt: str | None, use_tools: bool) -> None:
+    def respond(self, system_prompt: str | None, use_tools: bool, must_call: str | None) -> None:
         """Request a response to the history."""
         self._queue.put(
-            lambda call: call.ask_response(system_prompt=system_prompt, use_tools=use_tools),
+            lambda call: call.ask_response(
+                system_prompt=system_prompt, use_tools=use_tools, must_call=must_call
+            ),
             len(system_prompt or ""),
         )
 
     def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
         """Add a message to the history."""
         self._queue.put(lambda call: call.remember(role, text), len(text))
+
+    def say(self, text: str) -> None:
+        """Speak a text after what is being said."""
+        self._queue.put(lambda call: call.say(text), len(text))
+
+    def send_text(self, text: str) -> None:
+        """Send a turn of the user as text."""
+        self._queue.put(lambda call: call.send_text(text), len(text))
 
     def answer_tool(self, call_id: str, output: str) -> None:
         """Send the output of a tool; the agent reads a text that is JSON as that."""

@@ -32,6 +32,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     type: str = ""
     text: str | None = None
     transcript: str | None = None
+    audio: str | None = None
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.errors import ParleyError
 from parley.llm.history import estimate_tokens
+from parley.llm.messages import LlmEvent
 from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
@@ -25,6 +26,7 @@ from parley_gateway.apis.realtime.item_commands import ItemCreation, ItemTruncat
 from parley_gateway.apis.realtime.items import Items
 from parley_gateway.apis.realtime.output_audio import AudioDecoder, AudioOutput
 from parley_gateway.apis.realtime.responses import Response, Responses, ResponseStyle
+from parley_gateway.apis.realtime.resumption import RealtimeState, ResumedSession
 from parley_gateway.apis.realtime.server_events import (
     HARMLESS,
     INVALID,
@@ -37,7 +39,8 @@ from parley_gateway.apis.realtime.server_events import (
     new_id,
     unsupported,
 )
-from parley_gateway.apis.realtime.session_config import SessionConfig
+from parley_gateway.apis.realtime.session_config import SessionConfig, read_tool_choice
+from parley_gateway.apis.realtime.side_responses import SideRequest, SideResponses
 
 _log = logging.getLogger("parley.gateway")
 _MAX_PENDING = 64
@@ -72,12 +75,12 @@ class AgentSettings:
         self._text_tokens = 0
         self._pending: deque[_Pending] = deque()
 
-    def open(self) -> None:
-        """Open the agent's session, if it is not open."""
+    def open(self, resumed: protocol.Start | None = None) -> None:
+        """Open the agent's session, if it is not open; ``resumed``: a session that goes on."""
         if self._start is None:
             self._answered.clear()
             self._start = self._config.start()
-            self._commands.open(self._start)
+            self._commands.open(resumed or self._start)
 
     async def wait_until_open(self) -> None:
         """Open the agent's session, and wait until it is open."""
@@ -184,7 +187,7 @@ def check_options(options: client.ResponseOptions, config: SessionConfig) -> Non
     """Raise ClientEventError for options of a single response that differ from the session's settings."""
     session = config.body
     if options.conversation not in (None, "auto"):
-        raise unsupported("Responses outside the conversation are", "response.conversation")
+        raise unsupported("Another conversation is", "response.conversation")
     for name in ("input", "prompt", "tools"):
         value = getattr(options, name)
         if value is not None and value != session.get(name):
@@ -199,12 +202,15 @@ def check_options(options: client.ResponseOptions, config: SessionConfig) -> Non
     known = session["audio"]["output"]
     if any(value is not None and value != known.get(name) for name, value in output.items()):
         raise unsupported("Audio of a single response that differs is", "response.audio.output")
-    if options.tool_choice not in (None, "auto", "none"):
-        raise unsupported("A tool choice other than 'auto' or 'none' is", "response.tool_choice")
+    if options.tool_choice is not None:
+        read_tool_choice(options.tool_choice, "response.tool_choice")
 
 
 class RealtimeConversation:
-    """One session; ``clock`` is monotonic (seconds), ``webrtc``: audio is sent over RTP, not in events."""
+    """One session; ``clock`` is monotonic (seconds), ``webrtc``: audio is sent over RTP, not in events.
+
+    ``write`` asks the language model for what is outside the conversation.
+    """
 
     def __init__(
         self,
@@ -214,6 +220,7 @@ class RealtimeConversation:
         speaker: AudioOutput,
         clock: Callable[[], float],
         *,
+        write: Callable[[SideRequest], AsyncGenerator[LlmEvent, None]],
         webrtc: bool = False,
     ) -> None:
         self._config = config
@@ -225,6 +232,8 @@ class RealtimeConversation:
         self._conversation_id = new_id("conv")
         self._session = AgentSettings(config, commands, emit)
         self._items = Items(emit)
+        self._side = SideResponses(config, emit, self._items, write)
+        self.close = self._side.close
         self._user_turns = UserTurns(config, emit, self._items, clock)
         self._responses = Responses(commands, self._make_response, clock, self._on_unrequested_turn)
         self._creation = ItemCreation(commands, self._items, self._responses, self._check_item)
@@ -233,7 +242,8 @@ class RealtimeConversation:
         self._requested: client.ResponseOptions | None = None
         """A response that is not requested from the agent yet."""
         self._request_by_s: float | None = None
-        self._answers_user = False
+        self._answers = False
+        """Whether the agent thinks, or has thought of what it says: prompts of silence need no thought."""
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type[CallEvent], Callable[[Any], None]]:
@@ -251,7 +261,7 @@ class RealtimeConversation:
             protocol.SpeechStopped: turns.on_speech_stopped,
             protocol.Transcript: turns.on_transcript,
             protocol.TurnDecision: self._on_decision,
-            protocol.AgentState: turns.on_agent_state,
+            protocol.AgentState: self._on_agent_state,
             protocol.Paused: lambda _: self._speaker.pause(),
             protocol.Resumed: lambda _: self._speaker.resume(),
             protocol.Updated: lambda _: self._session.on_updated(),
@@ -263,6 +273,42 @@ class RealtimeConversation:
     def begin(self) -> None:
         """Send the first event, when the client is connected."""
         self._emit("session.created", session=self._config.body)
+
+    def state(self) -> RealtimeState:
+        """What outlives the connection."""
+        body = self._config.body
+        return RealtimeState(
+            model=body["model"],
+            agent=self._config.model_agent,
+            settings=self._config.given(),
+            expires_at=body["expires_at"],
+            conversation_id=self._conversation_id,
+            items=self._items.state(),
+            input=self._user_turns.state(),
+            responses=self._responses.state(),
+            side_responses=self._side.state(),
+        )
+
+    def resume(self, resumed: ResumedSession) -> None:
+        """Go on with a session of another connection, and send the first events, when the client is there."""
+        state, record = resumed.state, resumed.claim.record
+        requests = resumed.claim.waiting_tools()
+        self._conversation_id = state.conversation_id
+        self._items.restore(state.items)
+        self._responses.restore(state.responses, {request.call_id for request in requests})
+        self._session.open(resumed.start)
+        for change in record.changes:
+            if isinstance(change, protocol.Update):
+                self._commands.update(change)
+            else:
+                self._commands.remember(change.role, change.text)
+        self.begin()
+        self._user_turns.restore(state.input, record.state.audio_ms)
+        known = {call.request.call_id for call in state.responses.calls}
+        for event in (*record.answers, *(one for one in requests if one.call_id not in known)):
+            self.on_agent_event(event)
+        self._responses.cut()
+        self._side.end(state.side_responses)
 
     def on_call_opened(self, text_tokens: int) -> None:
         """The agent's session is open; ``text_tokens`` is its limit of a text (``Connected.text_tokens``)."""
@@ -327,8 +373,7 @@ class RealtimeConversation:
                 await self._session.wait_until_open()
                 self._create_response(event.response or client.ResponseOptions())
             case client.ResponseCancel():
-                self._responses.cancel(event.response_id, asked=self._requested is None)
-                self._requested, self._request_by_s = None, None
+                self._cancel_response(event.response_id)
             case client.ItemCreate():
                 await self._session.wait_until_open()
                 self._creation.create(event)
@@ -362,6 +407,9 @@ class RealtimeConversation:
         self._speaker.clear()
 
     def _create_response(self, options: client.ResponseOptions) -> None:
+        if options.conversation == "none":
+            self._side.create(options)
+            return
         check_options(options, self._config)
         self._session.check_text(
             "The prompt of the response",
@@ -369,6 +417,9 @@ class RealtimeConversation:
             code="instructions_too_long",
             param="response.instructions",
         )
+        if self._responses.calls.waiting and options.tool_choice not in (None, "auto", "none"):
+            what = "A tool choice for the response to the outputs of functions is"
+            raise unsupported(what, "response.tool_choice")
         self._responses.check_idle()
         if not self._responses.create(options.metadata):
             return
@@ -378,10 +429,17 @@ class RealtimeConversation:
         else:
             self._request_response()
 
+    def _cancel_response(self, response_id: str | None) -> None:
+        if not self._side.cancel(response_id):
+            self._responses.cancel(response_id, asked=self._requested is None)
+            self._requested, self._request_by_s = None, None
+
     def _request_response(self) -> None:
         options, self._requested, self._request_by_s = self._requested, None, None
         if options is not None:
-            self._commands.respond(options.instructions, options.tool_choice != "none")
+            choice = options.tool_choice
+            must_call = None if choice is None else read_tool_choice(choice, "response.tool_choice")
+            self._commands.respond(options.instructions, choice != "none", must_call)
 
     def _make_response(self, metadata: dict[str, str] | None) -> Response:
         body = self._config.body
@@ -396,9 +454,8 @@ class RealtimeConversation:
 
     def _on_unrequested_turn(self) -> None:
         """The agent speaks without a request: it answers, or prompts the user after a long silence."""
-        if not self._answers_user and self._config.idle_timeout_ms:
+        if not self._answers and self._config.idle_timeout_ms:
             self._user_turns.on_idle_timeout()
-        self._answers_user = False
 
     # --- events of the agent ----------------------------------------------------------------
 
@@ -407,6 +464,11 @@ class RealtimeConversation:
         handle = self._handlers.get(type(event))
         if handle is not None:
             handle(event)
+
+    def _on_agent_state(self, event: protocol.AgentState) -> None:
+        if event.state != "speaking":
+            self._answers = event.state == "processing"
+        self._user_turns.on_agent_state(event)
 
     def _on_interrupted(self, event: protocol.Interrupted) -> None:
         if event.reason in ("words", "speech", "command"):
@@ -418,7 +480,6 @@ class RealtimeConversation:
     def _on_decision(self, event: protocol.TurnDecision) -> None:
         self._user_turns.on_decision(event)
         if event.decision == "commit":
-            self._answers_user = True
             self._responses.on_turn_committed()
             if self._requested is not None and not self._user_turns.awaits_text:
                 self._request_response()

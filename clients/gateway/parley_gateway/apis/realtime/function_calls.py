@@ -17,9 +17,13 @@ _SILENCE_DELAY_S = 0.1
 
 
 @dataclass
-class _Call:
+class WaitingCall:
+    """A call whose output the agent waits for."""
+
     request: protocol.ToolRequest
     output: str | None = None
+    is_sent: bool = False
+    """Whether the agent was sent the output."""
 
 
 class FunctionCalls:
@@ -32,9 +36,9 @@ class FunctionCalls:
     def __init__(self, commands: AgentCommands, clock: Callable[[], float]) -> None:
         self._commands = commands
         self._clock = clock
-        self._waiting: OrderedDict[str, _Call] = OrderedDict()
+        self._waiting: OrderedDict[str, WaitingCall] = OrderedDict()
         # Whose outputs were sent last; the agent may have cancelled them before it gets those.
-        self._sent: OrderedDict[str, _Call] = OrderedDict()
+        self._sent: OrderedDict[str, WaitingCall] = OrderedDict()
         self._late: OrderedDict[str, protocol.ToolRequest] = OrderedDict()
         self._request_by_s: float | None = None
         self._silence_at_s: float | None = None
@@ -55,9 +59,21 @@ class FunctionCalls:
         """The time of the next :meth:`tick`; None: none is needed."""
         return self._silence_at_s if self._request_by_s is None else self._request_by_s
 
+    def state(self) -> list[WaitingCall]:
+        """What outlives the connection."""
+        return [*self._sent.values(), *self._waiting.values()]
+
+    def restore(self, calls: list[WaitingCall]) -> None:
+        """Begin with the calls of another connection that the agent waits for."""
+        self._waiting.update((call.request.call_id, call) for call in calls)
+        if calls and all(call.is_sent for call in calls):
+            self.send_outputs()  # they were lost
+        elif calls and self.complete:
+            self.defer_outputs()
+
     def add(self, request: protocol.ToolRequest) -> None:
         """Add a call."""
-        self._waiting[request.call_id] = _Call(request)
+        self._waiting[request.call_id] = WaitingCall(request)
 
     def set_output(self, call_id: str, output: str) -> bool:
         """Store the output of a call; returns False if no such call waits for one."""
@@ -88,6 +104,7 @@ class FunctionCalls:
         self._request_by_s = None
         self._sent, self._waiting = self._waiting, OrderedDict()
         for call_id, call in self._sent.items():
+            call.is_sent = True
             self._commands.answer_tool(call_id, call.output or "")
 
     def defer_outputs(self) -> None:

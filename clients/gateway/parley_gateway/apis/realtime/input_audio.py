@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from parley import protocol
 from parley_client.events import add_transcript
 from parley_gateway.apis.realtime.items import InputTurn, Items, check_commit, stable_words
@@ -32,6 +34,14 @@ class _UserTurn(InputTurn):
     """The final transcripts together."""
     decided: str = ""
     """What the agent has ended turns with by itself, before it reached the client's commit."""
+
+
+class InputState(msgspec.Struct, frozen=True):
+    """What outlives the connection."""
+
+    committed_ms: float
+    turn: _UserTurn | None
+    committed: list[_UserTurn]
 
 
 class UserTurns:
@@ -67,6 +77,21 @@ class UserTurns:
     @property
     def _now_ms(self) -> int:
         return round(self._appended_ms)
+
+    def state(self) -> InputState:
+        """What outlives the connection."""
+        return InputState(self._committed_ms, self._turn, list(self._committed))
+
+    def restore(self, state: InputState, audio_ms: int) -> None:
+        """Go on behind ``audio_ms`` of the user's audio; what came later is lost with the connection."""
+        self._appended_ms = audio_ms
+        self._committed_ms = min(state.committed_ms, audio_ms)
+        for turn in state.committed:
+            self._complete(turn, turn.decided)
+        self._turn = state.turn
+        if self._turn is not None:
+            self._turn.speaking = False
+            self._decide_by_s = self._clock() + _DECISION_S
 
     def on_audio(self, length_ms: float) -> None:
         """Count audio of the client."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ _MAX_BYTES = 2_097_152
 """Size of the stored items as JSON."""
 _MIN_COMMIT_MS = 100
 """OpenAI's shortest turn."""
+_KEPT_BYTES = 262_144
+"""Of the newest items that outlive the connection, as JSON."""
 
 
 @dataclass
@@ -77,8 +79,30 @@ class Items:
         """The id of the newest item; None: there is no item."""
         return next(reversed(self._items), None)
 
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """OpenAI's objects of all items, the oldest first."""
+        return [item.body for item in self._items.values()]
+
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._items
+
+    def state(self) -> list[StoredItem]:
+        """The newest items, oldest first: those that outlive the connection."""
+        kept: deque[StoredItem] = deque()
+        size = 0
+        for item in reversed(self._items.values()):
+            size += item.size
+            if size > _KEPT_BYTES:
+                break
+            kept.appendleft(item)
+        return list(kept)
+
+    def restore(self, items: list[StoredItem]) -> None:
+        """Begin with the items of another connection."""
+        for item in items:
+            self._items[item.id] = item
+            self._bytes += item.size
 
     def add(self, item: StoredItem) -> None:
         """Append an item and send its ``added`` event."""

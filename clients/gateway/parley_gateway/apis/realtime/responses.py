@@ -11,7 +11,7 @@ import msgspec
 from parley import protocol
 from parley_client.events import AgentAudio
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
-from parley_gateway.apis.realtime.function_calls import FunctionCalls
+from parley_gateway.apis.realtime.function_calls import FunctionCalls, WaitingCall
 from parley_gateway.apis.realtime.items import Items, SpokenPart, StoredItem
 from parley_gateway.apis.realtime.output_audio import AudioOutput, Part
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id, usage_of
@@ -37,11 +37,39 @@ class ResponseStyle:
     """The settings of a response, fixed when it is created."""
 
     writes_only: bool
-    conversation_id: str
+    conversation_id: str | None
+    """None: it is outside the conversation."""
     output: dict[str, Any]
     """OpenAI's ``audio.output``."""
     max_output_tokens: int | str
     metadata: dict[str, str] | None = None
+
+
+class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is not over, as it outlives the connection."""
+
+    id: str
+    turn: int | None
+    agent_id: str
+    calls: int
+    ended: tuple[Status, str | None] | None
+    style: ResponseStyle
+    output: list[str]
+    """Ids of its items."""
+    open_id: str
+    """The item of the open message; empty: there is none."""
+    text: str
+    """Of the open message."""
+
+
+class ResponsesState(msgspec.Struct, frozen=True, kw_only=True):
+    """What outlives the connection."""
+
+    turn: int
+    turn_id: str
+    ended_turn: int
+    active: ResponseState | None
+    calls: list[WaitingCall]
 
 
 @dataclass
@@ -75,6 +103,30 @@ class Response:
     """Status and reason of a response that only waits for its usage."""
     _output: list[StoredItem] = field(default_factory=list)
     _message: _Message | None = None
+
+    def state(self) -> ResponseState:
+        """What outlives the connection."""
+        message = self._message if self._message is not None and self._message.open else None
+        return ResponseState(
+            id=self.id,
+            turn=self.turn,
+            agent_id=self.agent_id,
+            calls=self.calls,
+            ended=self.ended,
+            style=self.style,
+            output=[stored.id for stored in self._output],
+            open_id=message.stored.id if message else "",
+            text=message.text if message else "",
+        )
+
+    def restore(self, state: ResponseState) -> None:
+        """Go on with a response of another connection, whose items are stored."""
+        self.id, self.turn, self.agent_id, self.calls = state.id, state.turn, state.agent_id, state.calls
+        self.style, self.ended = state.style, state.ended
+        self._output = [self.items.find(one, "retrieve") for one in state.output if one in self.items]
+        for index, stored in enumerate(self._output):
+            if stored.id == state.open_id:
+                self._message = _Message(stored, Part(self.id, stored.id, index), state.text)
 
     def create(self) -> None:
         """Send the first event."""
@@ -264,6 +316,40 @@ class Responses:
     def due(self) -> float | None:
         """The time of the next :meth:`tick`; None: none is needed."""
         return min((time for time in (self._due, self.calls.due) if time is not None), default=None)
+
+    # --- another connection -------------------------------------------------------------------
+
+    def state(self) -> ResponsesState:
+        """What outlives the connection."""
+        return ResponsesState(
+            turn=self._turn,
+            turn_id=self._turn_id,
+            ended_turn=self._ended_turn,
+            active=self.active.state() if self.active is not None else None,
+            calls=self.calls.state(),
+        )
+
+    def restore(self, state: ResponsesState, waiting: set[str]) -> None:
+        """Begin where another connection ended; ``waiting``: ids of the calls that the agent waits for."""
+        self._turn, self._turn_id, self._ended_turn = state.turn, state.turn_id, state.ended_turn
+        self.calls.restore([call for call in state.calls if call.request.call_id in waiting])
+        if state.active is not None:
+            self.active = self._make(None)
+            self.active.restore(state.active)
+
+    def cut(self) -> None:
+        """End the restored response, which lacks what the lost connection had of it."""
+        active = self.active
+        if active is None:
+            return
+        if active.ended is not None:
+            self._due = self._clock() + _USAGE_S
+        elif active.calls:
+            self._wait_for_rest(active)
+        else:
+            if active.message is not None:
+                active.message.spoken = None  # what is truncated later is the response that begins anew
+            self.close()
 
     # --- requests of the client --------------------------------------------------------------
 

@@ -13,7 +13,13 @@ from starlette.websockets import WebSocket
 from parley.errors import ParleyError
 from parley_gateway.apis.realtime.client_secrets import SecretSessions, create_secret
 from parley_gateway.apis.realtime.output_audio import EventSpeaker
-from parley_gateway.apis.realtime.server_events import ClientEventError, emitter, server_event
+from parley_gateway.apis.realtime.resumption import ResumedSession, resume
+from parley_gateway.apis.realtime.server_events import (
+    ClientEventError,
+    client_event_error,
+    emitter,
+    server_event,
+)
 from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import SessionConfig, first_config
 from parley_gateway.apis.realtime.transcription import TranscribingSession
@@ -23,7 +29,14 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
 from parley_gateway.shares import Shares
-from parley_gateway.websocket import Close, SocketWriter, WebSocketSession, accept, close_of_call, refuse
+from parley_gateway.websocket import (
+    Close,
+    SocketWriter,
+    WebSocketSession,
+    accept,
+    close_of,
+    refuse,
+)
 
 SUBPROTOCOL = "realtime"
 _BETA = Close(4000, "beta_not_supported")
@@ -37,27 +50,37 @@ async def _serve(
     places: Shares,
     limiter: ModelLimiter,
 ) -> None:
-    """Serve one WebSocket, from its request to its close; ``limiter`` bounds transcription sessions."""
+    """Serve one WebSocket, from its request to its close; ``limiter`` bounds single stages."""
     with ExitStack() as stack:
         try:
             principal = await gateway.guard.identify(websocket)
-            issuer = secrets.find_issuer(websocket)
+            session_id = websocket.query_params.get("session_id")
+            issuer = secrets.find_issuer(websocket) if session_id is None else ""
             if issuer and await gateway.peers.pass_on_websocket(websocket, issuer):
                 return
             given = secrets.find(websocket)
-            transcribes = "transcription" in (websocket.query_params.get("intent"), given.get("type"))
+            asked = (websocket.query_params.get("intent"), given.get("type"))
+            transcribes = session_id is None and "transcription" in asked
             gateway.guard.authorize(websocket, principal, "transcribe" if transcribes else "agent")
             stack.enter_context(hold_share(places, principal, gateway.settings.calls, "connections"))
             slot = stack.enter_context(limiter.place(principal)) if transcribes else None
             if slot is None:
                 gateway.calls.check_room(principal)
+            if slot is None and session_id is None:
                 model = websocket.query_params.get("model")
                 config = await first_config(gateway, principal, model, given)
         except ParleyError as error:
             await refuse(websocket, error, gateway)
             return
         await accept(websocket, SUBPROTOCOL)
-        if (refusal := _unsupported(websocket)) is not None:
+        refusal, resumed = _unsupported(websocket), None
+        if refusal is None and session_id is not None:
+            try:
+                resumed = await resume(gateway, principal, session_id)
+                config = resumed.config
+            except ParleyError as error:
+                refusal = client_event_error(error), close_of(error)
+        if refusal is not None:
             writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
             writer.send_json(server_event("error", {"error": refusal[0].body()}))
             writer.close(*refusal[1])
@@ -65,20 +88,31 @@ async def _serve(
         elif slot is not None:
             await TranscribingSession(websocket, gateway, slot, given).run()
         else:
-            await _RealtimeSocket(websocket, gateway, principal, config).run()
+            await _RealtimeSocket(
+                websocket, gateway, principal, config, limiter=limiter, resumed=resumed
+            ).run()
 
 
 class _RealtimeSocket(WebSocketSession):
     """Client events in, server events out."""
 
     def __init__(
-        self, websocket: WebSocket, gateway: Gateway, principal: Principal, config: SessionConfig
+        self,
+        websocket: WebSocket,
+        gateway: Gateway,
+        principal: Principal,
+        config: SessionConfig,
+        *,
+        limiter: ModelLimiter,
+        resumed: ResumedSession | None,
     ) -> None:
         super().__init__(websocket, gateway)
         emit = emitter(self.writer.send_json)
         speaker = EventSpeaker(emit, lambda: config.output_format)
-        self._session = RealtimeSession(gateway, principal, config, emit, speaker)
-        self._session.conversation.begin()
+        self._session = RealtimeSession(
+            gateway, principal, config, emit, speaker, limiter=limiter, resumed=resumed
+        )
+        self._session.begin()
 
     @property
     def has_opened(self) -> bool:
@@ -96,9 +130,7 @@ class _RealtimeSocket(WebSocketSession):
     async def send_events(self) -> None:
         """Run the session until it is over."""
         await self._session.run()
-        closed = self._session.closed
-        if closed is not None and not self.gateway.calls.going_away.is_set():
-            self.writer.close(*close_of_call(closed.reason))
+        self.close_after(self._session.closed)
 
 
 def _unsupported(connection: HTTPConnection) -> tuple[ClientEventError, Close] | None:
@@ -116,9 +148,9 @@ def _unsupported(connection: HTTPConnection) -> tuple[ClientEventError, Close] |
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime``, its client secrets and its WebRTC calls."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
-    calls = WebRtcCalls(gateway, secrets)
-    places = Shares(gateway.settings.calls.limit)
     limiter = ModelLimiter(gateway, "realtime")
+    calls = WebRtcCalls(gateway, secrets, limiter)
+    places = Shares(gateway.settings.calls.limit)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley import protocol
+from parley.tools.schema import TOOL_NAME
 from parley_gateway.apis.realtime.client_events import refusal_of_field
 from parley_gateway.apis.realtime.server_events import ClientEventError, new_id, unsupported
 from parley_gateway.gateway import Gateway
@@ -274,17 +275,33 @@ class SessionConfig(InputConfig):
         self.body["audio"]["output"] = {**output_format, "voice": "alloy", "speed": 1.0}
         self._voices = dict(voices or {})
         self._webrtc = webrtc
-        self._model_agent = agent
+        self.model_agent = agent
+        """The agent that ``model`` means; empty: the server's own."""
         self._has_own_voice = False
         self._has_own_detection = False
         self._instructions: str | None = None
         self._functions: list[protocol.Tool] = []
 
+    def given(self) -> dict[str, Any]:
+        """Settings with which :meth:`change` makes another one equal to this one."""
+        fixed = (
+            "type",
+            "object",
+            "id",
+            "expires_at",
+            *(("instructions",) if self._instructions is None else ()),
+        )
+        audio = self.body["audio"]
+        if not self._has_own_detection:
+            own = {name: value for name, value in audio["input"].items() if name != "turn_detection"}
+            audio = {**audio, "input": own}
+        return {name: value for name, value in self.body.items() if name not in fixed} | {"audio": audio}
+
     @property
     def agent(self) -> str:
         """Name of the session's agent; empty: the server's own."""
         prompt = self.body["prompt"]
-        return self._model_agent if prompt is None else str(prompt["id"])
+        return self.model_agent if prompt is None else str(prompt["id"])
 
     @property
     def writes_only(self) -> bool:
@@ -319,8 +336,7 @@ class SessionConfig(InputConfig):
             self._instructions = fields.instructions
             body["instructions"] = fields.instructions or ""
         if fields.tool_choice is not UNSET and fields.tool_choice is not None:
-            if fields.tool_choice not in ("auto", "none"):
-                raise unsupported("A tool choice other than 'auto' or 'none' is", "session.tool_choice")
+            read_tool_choice(fields.tool_choice, "session.tool_choice")
             body["tool_choice"] = fields.tool_choice
         if fields.max_output_tokens is not UNSET:
             body["max_output_tokens"] = fields.max_output_tokens or "inf"
@@ -343,22 +359,7 @@ class SessionConfig(InputConfig):
             self._has_own_detection = True
 
     def _apply_tools(self, tools: list[dict[str, Any]]) -> None:
-        functions = []
-        for index, tool in enumerate(tools):
-            path = f"session.tools[{index}]"
-            if tool.get("type", "function") != "function":
-                raise unsupported(f"Tools of type {tool['type']!r} are", f"{path}.type")
-            try:
-                function = msgspec.convert(tool, FunctionTool)
-            except msgspec.ValidationError as error:
-                raise refusal_of_field(error, FunctionTool, path) from error
-            functions.append(
-                protocol.Tool(
-                    name=function.name,
-                    description=function.description or "",
-                    parameters=function.parameters or {},
-                )
-            )
+        functions = read_tools(tools, "session.tools")
         self._functions = functions
         self.body["tools"] = [
             {
@@ -406,6 +407,7 @@ class SessionConfig(InputConfig):
             # Frameworks send empty instructions where an application has none.
             "system_prompt": (self._instructions or None) if self.agent else self._instructions,
             "tools": [] if self.body["tool_choice"] == "none" else self._functions,
+            "must_call": read_tool_choice(self.body["tool_choice"], "session.tool_choice"),
             "voice": self._voice(),
             "phrases": keywords or [],
             "output": "text" if self.writes_only else "audio",
@@ -431,6 +433,39 @@ class SessionConfig(InputConfig):
         if name in self._voices:
             return self._voices[name]
         return None if not self._has_own_voice or name in OPENAI_VOICES else name
+
+
+def read_tools(tools: list[Any], path: str) -> list[protocol.Tool]:
+    """The agent's tools for OpenAI's ``tools`` at ``path``, or raise ClientEventError."""
+    functions = []
+    for index, tool in enumerate(tools):
+        at = f"{path}[{index}]"
+        if isinstance(tool, dict) and tool.get("type", "function") != "function":
+            raise unsupported(f"Tools of type {tool['type']!r} are", f"{at}.type")
+        try:
+            function = msgspec.convert(tool, FunctionTool)
+        except msgspec.ValidationError as error:
+            raise refusal_of_field(error, FunctionTool, at) from error
+        functions.append(
+            protocol.Tool(
+                name=function.name,
+                description=function.description or "",
+                parameters=function.parameters or {},
+            )
+        )
+    return functions
+
+
+def read_tool_choice(choice: Any, path: str) -> str:
+    """``must_call`` of the agent for OpenAI's ``tool_choice`` at ``path``, or raise ClientEventError."""
+    match choice:
+        case "auto" | "none":
+            return ""
+        case "required":
+            return protocol.ANY_TOOL
+        case {"type": "function", "name": str(name)} if TOOL_NAME.fullmatch(name):
+            return name
+    raise unsupported("A tool choice of this kind is", path)
 
 
 def _type_of(direction: Mapping[str, Any]) -> str:

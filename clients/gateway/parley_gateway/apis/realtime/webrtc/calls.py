@@ -48,6 +48,7 @@ from parley_gateway.calls import hold_share
 from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError, WrongGatewayError
 from parley_gateway.gateway import Gateway
 from parley_gateway.instances import check_instance
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
 from parley_gateway.shares import Shares
 
@@ -115,6 +116,8 @@ class Peer:
         principal: Principal,
         config: SessionConfig,
         network: IceNetwork,
+        *,
+        limiter: ModelLimiter,
     ) -> None:
         self.id = call_id
         self._network = network
@@ -135,7 +138,9 @@ class Peer:
         self._microphone: asyncio.Future[MediaStreamTrack] = asyncio.get_running_loop().create_future()
         emit = emitter(self._send)
         self._speaker = TrackSpeaker(emit, self._on_played)
-        self._session = RealtimeSession(gateway, principal, config, emit, self._speaker, webrtc=True)
+        self._session = RealtimeSession(
+            gateway, principal, config, emit, self._speaker, limiter=limiter, webrtc=True
+        )
 
     async def answer(self, offer: Offer) -> str:
         """Answer an SDP offer with an SDP answer.
@@ -349,8 +354,9 @@ def _ice_servers(urls: Sequence[str]) -> list[RTCIceServer]:
 class WebRtcCalls:
     """All calls of the process; each has a task until it is over."""
 
-    def __init__(self, gateway: Gateway, secrets: SecretSessions) -> None:
+    def __init__(self, gateway: Gateway, secrets: SecretSessions, limiter: ModelLimiter) -> None:
         self._gateway = gateway
+        self._limiter = limiter
         self._secrets = secrets
         self._places = Shares(gateway.settings.calls.limit)
         self._network = IceNetwork.of(gateway.settings.realtime, gateway.settings.listen.host)
@@ -376,9 +382,8 @@ class WebRtcCalls:
                 given = {**self._secrets.find(request), **session}
                 model = request.query_params.get("model")
                 config = await first_config(self._gateway, principal, model, given, webrtc=True)
-                peer = Peer(
-                    new_id(f"{_ID}{self._gateway.instance}"), self._gateway, principal, config, self._network
-                )
+                call_id = new_id(f"{_ID}{self._gateway.instance}")
+                peer = Peer(call_id, self._gateway, principal, config, self._network, limiter=self._limiter)
                 answer = await peer.answer(offer)
             except (ParleyError, ClientEventError) as error:
                 self._gateway.metrics.refused.labels(error.code).inc()
