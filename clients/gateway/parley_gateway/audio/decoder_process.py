@@ -1,4 +1,4 @@
-"""The program in which a recording is decoded: ``python -m`` this module, for one recording.
+"""The program in which a recording is decoded: ``python -m`` this module, for one recording or live stream.
 
 It is started with an environment of its own and inherits no descriptor but those of its input, its output and
 its result, so it has no secrets of the gateway in its memory. Before it reads a byte of the recording it is
@@ -22,6 +22,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -66,6 +67,7 @@ CODECS = (
 _NICENESS = 5  # speech that is live comes first
 _STREAMS = 32  # of a file; those that are not decoded cost memory too
 _RESAMPLERS = 1_000  # changes of rate or layout within one recording
+_LIVE_SHARE = 0.1  # of a processor, for a live stream, besides what a recording gets
 _SLACK_S = 0.01  # the lengths of frames are added up as floats
 # FFmpeg's own filter is 3 dB down at 7.5 kHz and lets 8.2 kHz fold back at -15 dB: noise in a recogniser's
 # highest bands. With these it is as sharp as the filter of the plain reader and the Python client (soxr HQ).
@@ -226,12 +228,29 @@ class _Samples:
             self._output.write(memoryview(frame.planes[0])[: 2 * frame.samples])
 
 
+class _LiveInput(io.FileIO):
+    """A pipe. Processor time is granted as time passes."""
+
+    def __init__(self, cpu_s: float) -> None:
+        super().__init__(_INPUT, "rb", closefd=False)
+        self._cpu_s = cpu_s
+        self._began_s = time.monotonic()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """What has come, at most ``size`` bytes; empty at the end."""
+        data = super().read(-1 if size is None else size)
+        granted_s = self._cpu_s + _LIVE_SHARE * (time.monotonic() - self._began_s)
+        resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(granted_s)), resource.RLIM_INFINITY))
+        return data or b""
+
+
 def run_decoder(job: dict[str, Any]) -> dict[str, Any]:
     """Decode what lies at the decoder's descriptors; gives the result."""
+    is_live = job["is_live"]
     try:
         with (
-            open(_INPUT, "rb", buffering=0, closefd=False) as source,
-            open(_OUTPUT, "wb", buffering=65_536, closefd=False) as output,
+            _LiveInput(job["cpu_s"]) if is_live else open(_INPUT, "rb", buffering=0, closefd=False) as source,
+            open(_OUTPUT, "wb", buffering=0 if is_live else 65_536, closefd=False) as output,
         ):
             return {"samples": decode(source, output, job["form"], job["options"], job["max_s"])}
     except RefusedError as error:
@@ -255,14 +274,15 @@ def limit_process(job: dict[str, Any]) -> None:
     cpu_s = max(1, round(job["cpu_s"]))
     for kind, amount in (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, job["output_bytes"]),
         (resource.RLIMIT_AS, _address_space() + job["memory_bytes"]),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, 0),
     ):
-        # With two equal limits of CPU time the signal would be SIGKILL, which has other causes too.
-        resource.setrlimit(kind, (amount, amount + (kind == resource.RLIMIT_CPU)))
+        resource.setrlimit(kind, (amount, amount))
+    # With two equal limits of CPU time the signal would be SIGKILL, which has other causes too.
+    most_s = resource.RLIM_INFINITY if job["is_live"] else cpu_s + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, most_s))
 
 
 def _address_space() -> int:

@@ -1,4 +1,4 @@
-"""Processes that decode recordings: one each, bounded, and killed with the request that wanted it."""
+"""Processes that decode recordings and live streams: one each, bounded, and killed with the request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from socket import SHUT_WR, socket, socketpair
+from typing import Self
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from parley.errors import InvalidAudioError
@@ -29,6 +34,7 @@ _log = logging.getLogger("parley.gateway")
 _GRACE_S = 10.0
 _MAX_RESULT = 4_096
 _SAMPLE_BYTES = 2
+_MOST_READ = 2 * decoder_process.OUTPUT_RATE  # a second at once
 
 
 class DecoderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +54,11 @@ class DecoderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How long they wait, before they are answered with 503 (seconds)."""
     retry_after_s: Seconds = 5.0
     """``Retry-After`` of a request that is refused for want of a process (seconds)."""
+    streams: Count = 8
+    """Live streams of containers at once, each in a process ([shares](gateway.md#shares)); more
+    are answered with 503."""
+    stream_s: Seconds = 14_400.0
+    """The longest such stream."""
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -67,6 +78,7 @@ class Decoders:
         self._counter = counter
         self._processes = ShareLimiter(settings.processes)
         self._waiting = Shares(settings.waiting)
+        self._streams = Shares(settings.streams)
         self._running: set[asyncio.Task[tuple[_Result | None, int | None]]] = set()
         self._closed = False
 
@@ -137,7 +149,66 @@ class Decoders:
         except OSError as error:  # no descriptors, or no memory
             outcome = "busy"
             _log.warning("a recording was not decoded: %s", error)
-            raise self._busy(f"a decoder cannot be given what it needs ({error.strerror})") from error
+            raise self._without(error) from error
+        finally:
+            self._counter.labels(outcome).inc()
+
+    @asynccontextmanager
+    async def stream(self, container: Container, owner: str | None) -> AsyncIterator[StreamDecoder]:
+        """Decode a live stream while it comes; its process ends with the context.
+
+        Raises:
+            DecodersBusyError: too many are decoded already, or no process starts.
+        """
+        if self._closed or not self._streams.has_room(owner):
+            raise self._busy(f"{self._streams.taken} streams of containers are decoded already")
+        with self._streams.take(owner):
+            try:
+                said, says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError as error:
+                raise self._without(error) from error
+            try:
+                async with self._stream_process(container, says) as (process, audio):
+                    yield StreamDecoder(audio, lambda written: self._finish_stream(process, said, written))
+            finally:
+                os.close(said)
+
+    @asynccontextmanager
+    async def _stream_process(self, container: Container, says: int) -> AsyncIterator[tuple[Process, socket]]:
+        """A decoder of a live stream, and its input and output."""
+        limit_s = self._settings.stream_s
+        order = self._order(container, limit_s, wall_s=limit_s, is_live=True)
+        try:
+            audio, end = socketpair()
+        except OSError as error:
+            os.close(says)
+            raise self._without(error) from error
+        with audio:
+            audio.setblocking(False)
+            with end:
+                try:
+                    process = await self._start(order, end.fileno(), end.fileno(), says)
+                except OSError as error:
+                    raise self._without(error) from error
+            try:
+                yield process, audio
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_GRACE_S)
+
+    async def _finish_stream(self, process: Process, said: int, written: int) -> None:
+        """Judge the end of a live stream of which so many bytes were decoded."""
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_GRACE_S)
+        outcome = "refused"
+        try:
+            if process.returncode == -signal.SIGALRM:
+                raise InvalidAudioError(f"the stream is longer than {self._settings.stream_s:g} s")
+            self._check(_read_result(said), process.returncode, written)
+            outcome = "decoded"
+        except DecodersBusyError:
+            outcome = "busy"
+            raise
         finally:
             self._counter.labels(outcome).inc()
 
@@ -177,25 +248,10 @@ class Decoders:
     ) -> tuple[_Result | None, int | None]:
         """What a decoder said, if anything, and its exit status; below 0 the signal that ended it."""
         settings = self._settings
-        order = {
-            "gateway": os.getpid(),
-            "form": container.name,
-            "options": dict(container.options),
-            "max_s": max_s,
-            "memory_bytes": settings.process_bytes,
-            "output_bytes": _output_bytes(max_s),
-            "cpu_s": settings.cpu_s,
-            "wall_s": settings.wall_s,
-            "probe": probe,
-        }
+        order = self._order(container, max_s, wall_s=settings.wall_s, probe=probe)
         said, says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            try:
-                process = await _start(order, recording.descriptor, output.descriptor, says)
-            except RuntimeError as error:  # no thread: asyncio waits for each process in one
-                raise self._busy(f"a decoder cannot be waited for ({error})") from error
-            finally:
-                os.close(says)
+            process = await self._start(order, recording.descriptor, output.descriptor, says)
             ended = asyncio.ensure_future(process.wait())
             for file in (recording, output):
                 file.hold_until(ended)
@@ -210,6 +266,42 @@ class Decoders:
             return _read_result(said), process.returncode
         finally:
             os.close(said)
+
+    def _order(
+        self,
+        container: Container,
+        max_s: float,
+        *,
+        wall_s: float,
+        probe: bool = False,
+        is_live: bool = False,
+    ) -> Mapping[str, object]:
+        """What a decoder has to do, and its limits."""
+        return {
+            "gateway": os.getpid(),
+            "form": container.name,
+            "options": dict(container.options),
+            "max_s": max_s,
+            "memory_bytes": self._settings.process_bytes,
+            "output_bytes": _output_bytes(max_s),
+            "cpu_s": self._settings.cpu_s,
+            "wall_s": wall_s,
+            "probe": probe,
+            "is_live": is_live,
+        }
+
+    async def _start(self, order: Mapping[str, object], source: int, output: int, says: int) -> Process:
+        """Start a decoder, and close this process's copy of the descriptor of its result.
+
+        Raises:
+            DecodersBusyError: no thread is left; asyncio waits for each process in one.
+        """
+        try:
+            return await _start(order, source, output, says)
+        except RuntimeError as error:
+            raise self._busy(f"a decoder cannot be waited for ({error})") from error
+        finally:
+            os.close(says)
 
     def _check(self, result: _Result | None, status: int | None, written: int) -> None:
         """Raise what a decoder's end means, unless it wrote all that it says."""
@@ -228,13 +320,58 @@ class Decoders:
         why = result.failed if result is not None and result.failed else f"status {status}"
         raise self._busy(f"a decoder was lost ({why})")
 
+    def _without(self, error: OSError) -> DecodersBusyError:
+        return self._busy(f"a decoder cannot be given what it needs ({error.strerror})")
+
     def _busy(self, why: str) -> DecodersBusyError:
         return DecodersBusyError(f"{why}; try again later", retry_after_s=self._settings.retry_after_s)
 
 
-async def _start(
-    order: Mapping[str, object], source: int, output: int, result: int
-) -> asyncio.subprocess.Process:
+class StreamDecoder:
+    """One live stream: feed it bytes in one task, and iterate it in another for int16 ``[n]`` of 16 kHz.
+
+    The iteration raises InvalidAudioError and DecodersBusyError as :meth:`Decoders.decode`.
+    """
+
+    def __init__(self, audio: socket, finish: Callable[[int], Awaitable[None]]) -> None:
+        self._audio = audio
+        self._finish = finish
+        self._loop = asyncio.get_running_loop()
+        self._rest = b""
+        self._read = 0
+
+    async def feed(self, data: bytes) -> None:
+        """Append to the stream, waiting for room; without effect where the decoder has ended."""
+        with suppress(OSError):
+            await self._loop.sock_sendall(self._audio, data)
+
+    def end(self) -> None:
+        """No more comes: the iteration ends behind what was fed."""
+        with suppress(OSError):  # the decoder has ended
+            self._audio.shutdown(SHUT_WR)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> NDArray[np.int16]:
+        while data := await self._receive():
+            self._read += len(data)
+            data = self._rest + data
+            whole = len(data) // _SAMPLE_BYTES * _SAMPLE_BYTES
+            self._rest = data[whole:]
+            if whole:
+                return np.frombuffer(data[:whole], "<i2").astype(np.int16, copy=False)
+        await self._finish(self._read)
+        raise StopAsyncIteration
+
+    async def _receive(self) -> bytes:
+        try:
+            return await self._loop.sock_recv(self._audio, _MOST_READ)
+        except ConnectionError:  # it ended before it had read all
+            return b""
+
+
+async def _start(order: Mapping[str, object], source: int, output: int, result: int) -> Process:
     """Start a decoder; its descriptors are those of the input, the output and the result."""
     return await asyncio.create_subprocess_exec(
         sys.executable,

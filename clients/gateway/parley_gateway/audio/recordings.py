@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parley.audio.pcm import Resampler
 from parley.errors import InvalidAudioError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_gateway.audio.codecs import AudioFormat, Encoding
+from parley_gateway.audio.codecs import SAMPLE_RATES, AudioFormat, Encoding
 
 FORMATS = ("wav", "flac", "ogg", "mp3", "mp4", "m4a", "webm", "aac")
 """Names of what can be read, for clients."""
@@ -75,6 +75,40 @@ def raw_container(form: AudioFormat) -> Container:
     return Container(_RAW[form.encoding], MappingProxyType(options))
 
 
+_LIVE: Mapping[str, str] = MappingProxyType({"probesize": "4096", "analyzeduration": "100000"})
+"""By default FFmpeg reads seconds of a stream before it decodes."""
+_HEAD = 16
+_MAX_HEAD = 4_096
+
+
+@dataclass(frozen=True)
+class PlainStream:
+    """Raw audio behind a header."""
+
+    form: AudioFormat
+    begins_at: int
+    """Bytes of the header."""
+
+
+def stream_of(head: bytes) -> PlainStream | Container | None:
+    """How a stream is read that begins with ``head``; None: more of it must come first.
+
+    Raises:
+        InvalidAudioError: it is none of :data:`FORMATS`.
+    """
+    if len(head) < _HEAD:
+        return None
+    container = container_of(head)
+    if container.name == "wav":
+        at, _, form = _find_data(head)
+        if not at and len(head) < _MAX_HEAD:
+            return None
+        channels, rate = _read_form(form) or (0, 0)
+        if channels == 1 and rate in SAMPLE_RATES:
+            return PlainStream(AudioFormat("pcm16", rate), at)
+    return Container(container.name, MappingProxyType({**container.options, **_LIVE}))
+
+
 MAX_BYTES = 2_097_152
 """Longest file that is read here: one minute of 16 kHz."""
 PLAIN = ("wav", "s16le")
@@ -107,33 +141,39 @@ def read_plain(container: Container, data: bytes) -> NDArray[np.int16] | None:
 
 
 def _read_wav(data: bytes) -> NDArray[np.int16] | None:
+    at, size, form = _find_data(data)
+    plain = _read_form(form)
+    # Writers of pipes claim any size: only the bytes that are there count.
+    return _mono(data[at : at + size], *plain) if at and plain else None
+
+
+def _find_data(data: bytes) -> tuple[int, int, bytes]:
+    """Where the samples of a WAV file begin, how long they claim to be, and its format; 0: not found."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        return None
+        return 0, 0, b""
     at, form = 12, b""
     for _ in range(_CHUNKS):
         kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8
-        if kind == b"data":
-            # Writers of pipes claim any size: only the bytes that are there count.
-            return _samples(form, data[at : at + size])
+        if kind == b"data" and at <= len(data):
+            return at, size, form
         if at + size > len(data):
-            return None
+            break
         if kind == b"fmt ":
             form = data[at : at + size]
         at += size + size % 2
-    return None
+    return 0, 0, b""
 
 
-def _samples(form: bytes, data: bytes) -> NDArray[np.int16] | None:
+def _read_form(form: bytes) -> tuple[int, int] | None:
+    """Channels and rate of 16-bit PCM; None: it is something else."""
     if len(form) < _FORM.size:
         return None
     tag, channels, rate, _, align, bits = _FORM.unpack_from(form)
     is_pcm = tag == _PCM or (tag == _EXTENSIBLE and form[24:40] == _PCM_GUID)
     if not is_pcm or bits != 16 or channels not in _CHANNELS or align != 2 * channels:
         return None
-    if not _RATES[0] <= rate <= _RATES[1]:
-        return None
-    return _mono(data, channels, rate)
+    return (channels, rate) if _RATES[0] <= rate <= _RATES[1] else None
 
 
 def _mono(data: bytes, channels: int, rate: int) -> NDArray[np.int16]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recordings_for_tests import pages
 
 from parley.errors import InvalidAudioError
 from parley_gateway.audio import decoder_process, decoders
 from parley_gateway.audio.codecs import AudioFormat
 from parley_gateway.audio.decoders import Decoders, DecoderSettings
-from parley_gateway.audio.recordings import Container, raw_container, read_plain
+from parley_gateway.audio.recordings import Container, raw_container, read_plain, stream_of
 from parley_gateway.errors import DecodersBusyError, GatewaySettingsError, UploadsFullError
 from parley_gateway.metrics import Metrics
 from parley_gateway.spool import Spool, SpooledFile, UploadSettings
@@ -226,7 +227,7 @@ async def test_gateway_that_ends_starts_no_process_for_what_waits(begin):
 async def test_processes_end_with_the_gateway():
     code = f"""
 import asyncio, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(one) for one in Path(__file__).parents[:2]]}
 from test_decoders import *
 async def main():
     metrics = Metrics()
@@ -389,3 +390,86 @@ async def test_plain_or_not_a_damaged_header_is_no_crash(at):
         assert samples is None or len(samples) <= 2 * len(damaged)
     cut = read_plain(WAV, whole[: min(at, 44)])
     assert cut is None or not len(cut)  # a decoder says what is wrong with it
+
+
+# --- live streams ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["webm", "ogg"])
+async def test_a_stream_is_decoded_while_it_comes(begin, form):
+    first, *rest = pages(form)
+    decoders = begin().decoders
+    heard = []
+    async with asyncio.timeout(DEADLINE_S), decoders.stream(stream_of(first + rest[0]), None) as stream:
+        await stream.feed(first)
+        for number, page in enumerate(rest):
+            await stream.feed(page)
+            # A container holds back some frames. Nothing is fed before what came is decoded.
+            while sum(map(len, heard)) < 320 * (number - 12):
+                heard.append(await anext(stream))
+        stream.end()
+        heard += [samples async for samples in stream]
+    samples = np.concatenate(heard)
+    assert abs(len(samples) - 32_000) < 800
+    assert 0.15 < np.abs(samples[8_000:24_000] / 32_768).mean() < 0.17  # of a sine of 0.244
+    assert decoders._counter.labels("decoded")._value.get() == 1
+
+
+@pytest.mark.parametrize("how", ["damaged", "no audio"])
+async def test_a_bad_stream_is_refused(begin, how):
+    head = pages()[0]
+    data = {"damaged": head + bytes(range(256)) * 200, "no audio": head}[how]
+    async with asyncio.timeout(DEADLINE_S), begin().decoders.stream(stream_of(data), None) as stream:
+        await stream.feed(data)
+        stream.end()
+        with pytest.raises(InvalidAudioError):
+            _ = [samples async for samples in stream]
+
+
+async def test_streams_are_bounded_and_end_with_their_clients(begin):
+    decoding = begin(streams=1)
+    (head, *_) = pages()
+    async with decoding.decoders.stream(stream_of(head), None) as stream:
+        await stream.feed(head)
+        await until(lambda: decoding.processes)
+        with pytest.raises(DecodersBusyError, match="1 streams"):
+            async with decoding.decoders.stream(stream_of(head), None):
+                pass
+    assert not decoding.processes
+    async with decoding.decoders.stream(stream_of(head), None):
+        pass
+
+
+async def test_a_killed_process_of_a_stream_can_be_retried(begin):
+    decoding = begin()
+    async with asyncio.timeout(DEADLINE_S), decoding.decoders.stream(FLAC, None) as stream:
+        await until(lambda: decoding.processes)
+        os.kill(decoding.processes[0], signal.SIGKILL)
+        with pytest.raises(DecodersBusyError) as caught:
+            await anext(stream)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "said"),
+    [
+        pytest.param(
+            {"cpu_s": 1.0}, wav([])[:12] + (b"junk" + bytes(4)) * 8_000, "processor time", id="work"
+        ),
+        pytest.param({"stream_s": 0.5}, FLOATS, "longer than 0.5 s", id="audio"),
+        pytest.param({"stream_s": 1.0}, b"", "longer than 1 s", id="time"),
+    ],
+)
+async def test_streams_have_limits(begin, settings, data, said):
+    async with asyncio.timeout(DEADLINE_S), begin(**settings).decoders.stream(WAV, None) as stream:
+
+        async def feed():
+            while data:
+                await stream.feed(data)
+                await asyncio.sleep(0)
+
+        feeding = asyncio.create_task(feed())
+        with pytest.raises(InvalidAudioError, match=said):
+            async for _ in stream:
+                pass
+        feeding.cancel()

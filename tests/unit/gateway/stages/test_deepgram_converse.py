@@ -19,10 +19,12 @@ from parley.protocol import (
     Remember,
     ResponseDone,
     ResponseText,
+    SamplingOptions,
     Say,
     SpeechStarted,
     SpeechStopped,
     Text,
+    Tool,
     ToolCancelled,
     ToolRequest,
     ToolResponse,
@@ -186,10 +188,32 @@ async def test_updates_are_accepted_or_refused(agent_gateway, agent):
     async with conversation(gateway) as socket:
         await say(socket, "UpdatePrompt", prompt="Be kind.")
         assert (await receive(socket))["type"] == "PromptUpdated"
-        await say(socket, "UpdateSpeak", speak={"provider": {"type": "deepgram", "model": "x"}})
+        await say(socket, "UpdateSpeak", speak=[{"provider": {"type": "deepgram", "model": "x"}}])
         warning = await receive(socket)
     assert (warning["type"], warning["code"]) == ("Warning", "unsupported_voice")
     assert agent.received(Update) == [Update(system_prompt="Be kind."), Update(voice="x")]
+
+
+async def test_model_and_turns_are_updated(agent_gateway, agent):
+    gateway = await agent_gateway()
+    agent.answers[Update] = iter([[Updated()]] * 3)
+    provider = {"type": "open_ai", "model": "gpt-4o-mini", "temperature": 0.5}
+    function = {"name": "look", "parameters": {"type": "object"}}
+    async with conversation(gateway) as socket:
+        await say(socket, "UpdateThink", think=[{"provider": provider, "prompt": "Hi", "functions": []}])
+        await say(socket, "UpdateThink", think={"provider": {"type": "open_ai"}, "functions": [function]})
+        listen = {"version": "v2", "model": "flux-general-en", "eot_threshold": 0.8, "keyterms": ["Anna"]}
+        await say(socket, "UpdateListen", listen={"provider": listen})
+        kinds = [(await receive(socket))["type"] for _ in range(3)]
+        endpoint = function | {"endpoint": {"url": "http://x"}}
+        await say(socket, "UpdateThink", think={"provider": provider, "functions": [endpoint]})
+        messages, _ = await rest(socket)
+    assert kinds == ["ThinkUpdated", "ThinkUpdated", "ListenUpdated"]
+    first, second, third = agent.received(Update)
+    assert first == Update(system_prompt="Hi", tools=[], sampling=SamplingOptions(temperature=0.5))
+    assert second == Update(tools=[Tool(name="look", description="", parameters={"type": "object"})])
+    assert (third.turn.threshold, third.phrases, third.turn.answer) == (0.8, ["Anna"], True)
+    assert "endpoint" in messages[-1]["description"]
 
 
 @pytest.mark.parametrize(

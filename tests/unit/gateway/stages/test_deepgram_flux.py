@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from deepgram_client import refusal, rest, say
 from listening_gateway import frame_of, until
+from recordings_for_tests import pages
 from websockets.asyncio.client import connect
 
 from parley.errors import InvalidMessageError, TooManySessionsError
@@ -242,6 +243,33 @@ async def test_stream_ends_behind_its_last_turn(agent_gateway, agent):
     assert await frame_of(gateway.agents[0], lambda frame: frame.end)
 
 
+async def test_another_language_is_hinted(agent_gateway, agent):
+    gateway = await agent_gateway()
+    agent.hears = iter([[heard("hallo")]])
+    query = OPTIONS.replace("general-en", "general-multi") + "&language_hint=de-AT"
+    async with listen(gateway, query) as socket:
+        await socket.send(WINDOW)
+        await receive(socket)
+        assert (await receive(socket))["languages_hinted"] == ["de-AT"]
+        await say(socket, "Configure", language_hints=["fr"])
+        failure = await receive(socket)
+    assert (failure["type"], failure["code"]) == ("ConfigureFailure", "invalid_message")
+    assert decode_message(agent.stream.seen[0].message).language == "de"
+
+
+async def test_container_is_heard_to_its_end(agent_gateway, agent):
+    gateway = await agent_gateway()
+    agent.answers[Commit] = iter([[decided("commit", "hi", reason="requested")]])
+    async with listen(gateway, "model=flux-general-en") as socket:
+        for piece in pages():
+            await socket.send(piece)
+        await say(socket, "CloseStream")
+        messages, closed = await rest(socket)
+    assert summary(messages) == ["Connected", "StartOfTurn", "EndOfTurn"]
+    assert closed == (1000, "")
+    assert abs(sum(len(frame.audio) for frame in agent.stream.seen) - 64_000) < 1_600
+
+
 async def test_turn_is_ended_on_request_and_the_stream_behind_the_next(agent_gateway, agent):
     gateway = await agent_gateway()
     agent.hears = iter([[heard("hi", is_final=True)], [heard("bye", utterance=2, is_final=True)]])
@@ -294,7 +322,9 @@ async def test_configuration_is_accepted_or_refused(agent_gateway, agent):
     [
         ("encoding=linear16", "model"),
         ("model=nova-3&encoding=linear16", "flux-general-en"),
-        ("model=flux-general-en", "encoding"),
+        ("model=flux-general-en&encoding=opus", "encoding"),
+        ("model=flux-general-multi", "language_hint"),
+        (f"{OPTIONS}&language_hint=de", "language_hint"),
         (f"{OPTIONS}&eot_threshold=0.2", "eot_threshold"),
         (f"{OPTIONS}&eager_eot_threshold=0.8&eot_threshold=0.6", "above eot_threshold"),
         (f"{OPTIONS}&eot_timeout_ms=60000", "eot_timeout_ms"),

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from deepgram_client import refusal, rest, say
-from recordings_for_tests import TONE, wav
+from recordings_for_tests import TONE, pages, wav
 from websockets.asyncio.client import connect
 
 from parley.asr.messages import (
@@ -127,6 +127,36 @@ async def test_telephone_audio(gateway):
     assert np.abs(heard).max() > 7_000
 
 
+@pytest.mark.parametrize("form", ["webm", "ogg", "wav"])
+async def test_containers_are_transcribed_while_they_come(gateway, form):
+    hears(gateway, UTTERANCE)
+    pieces = pages(form) if form != "wav" else [wav()[:10], wav()[10:9_999], wav()[9_999:]]
+    async with listen(gateway, "encoding=ogg-opus" if form == "ogg" else "") as socket:
+        for piece in pieces[:-1]:
+            await socket.send(piece)
+        assert summary(json.loads(await socket.recv()))[0] == "hello"
+        await socket.send(pieces[-1])
+        await say(socket, "CloseStream")
+        messages, closed = await rest(socket)
+    assert closed == (1000, "")
+    heard = np.concatenate([samples for _, _, samples, _ in gateway.models.heard])
+    if form == "wav":
+        assert np.array_equal(heard, TONE)
+    else:
+        assert abs(len(heard) - 32_000) < 800
+    assert messages[-1]["duration"] == round(len(heard) / 16_000, 3)
+
+
+@pytest.mark.parametrize("audio", [b"GIF89a" + bytes(100), pages()[0] + bytes(range(256)) * 400])
+async def test_containers_that_are_none_end_the_stream(gateway, audio):
+    async with listen(gateway, "") as socket:
+        await socket.send(audio)
+        await say(socket, "CloseStream")
+        messages, closed = await rest(socket)
+    assert messages[-1]["code"] == "invalid_audio"
+    assert closed == (1008, "DATA-0000")
+
+
 async def test_finalize_is_answered_also_where_there_is_no_text(gateway):
     hears(gateway, [])
     async with listen(gateway) as socket:
@@ -201,7 +231,6 @@ async def test_an_empty_message_closes_the_stream_too(gateway):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "encoding"),
         ("encoding=opus", "opus"),
         ("encoding=linear16&sample_rate=1000", "sample_rate"),
         ("encoding=linear16&sample_rate=12345", "12345"),

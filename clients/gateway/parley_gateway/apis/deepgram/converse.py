@@ -121,7 +121,13 @@ class _ConverseSession(WebSocketSession):
             case converse_messages.UpdatePrompt():
                 self._update("PromptUpdated", protocol.Update(system_prompt=message.prompt))
             case converse_messages.UpdateSpeak():
-                self._update("SpeakUpdated", protocol.Update(voice=message.speak.voice))
+                self._update(
+                    "SpeakUpdated", protocol.Update(voice=converse_messages.first_of(message.speak).voice)
+                )
+            case converse_messages.UpdateThink():
+                self._update("ThinkUpdated", message.update)
+            case converse_messages.UpdateListen():
+                self._update("ListenUpdated", message.update)
             case messages.ForceEndTurn():
                 self._commands.commit()
             case messages.KeepAlive():

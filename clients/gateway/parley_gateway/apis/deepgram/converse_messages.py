@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,6 +44,13 @@ class ListenProvider(msgspec.Struct, frozen=True):
     eot_threshold: float | None = None
     eot_timeout_ms: int | None = None
 
+    @property
+    def turn(self) -> protocol.TurnOptions:
+        """When turns end; raises InvalidMessageError."""
+        given = {"eot_threshold": self.eot_threshold, "eot_timeout_ms": self.eot_timeout_ms}
+        options = {name: value for name, value in given.items() if value is not None}
+        return read_options({"model": "flux-general-en", **options}, FluxOptions).turn(answer=True)
+
 
 class Listen(msgspec.Struct, frozen=True):
     """Holds the provider."""
@@ -61,11 +68,23 @@ class ClientFunction(msgspec.Struct, frozen=True):
     """Refused: functions are called at the client only."""
 
 
-class Think(msgspec.Struct, frozen=True):
-    """What the language model gets; its provider is the server's."""
+class ThinkProvider(msgspec.Struct, frozen=True):
+    """Of the language model, which is the server's."""
 
+    temperature: float | None = None
+
+
+class Think(msgspec.Struct, frozen=True):
+    """What the language model gets."""
+
+    provider: ThinkProvider = ThinkProvider()
     prompt: str | None = None
     functions: Annotated[list[ClientFunction], msgspec.Meta(max_length=128)] | None = None
+
+    @property
+    def sampling(self) -> protocol.SamplingOptions:
+        """Of the language model."""
+        return protocol.SamplingOptions(temperature=self.provider.temperature)
 
 
 class SpeakProvider(msgspec.Struct, frozen=True):
@@ -98,13 +117,25 @@ class AgentContext(msgspec.Struct, frozen=True):
     messages: Annotated[list[HistoryMessage], msgspec.Meta(max_length=256)] = []
 
 
+ThinkList: TypeAlias = Think | Annotated[list[Think], msgspec.Meta(min_length=1, max_length=16)]
+SpeakList: TypeAlias = (
+    SpeakSettings | Annotated[list[SpeakSettings], msgspec.Meta(min_length=1, max_length=16)]
+)
+_ProviderT = TypeVar("_ProviderT", Think, SpeakSettings)
+
+
+def first_of(providers: _ProviderT | list[_ProviderT]) -> _ProviderT:
+    """The one that is used; the rest are for failures, which the server handles with its own models."""
+    return providers[0] if isinstance(providers, list) else providers
+
+
 class ConverseAgent(msgspec.Struct, frozen=True):
     """The agent."""
 
     language: protocol.Language | None = None
     listen: Listen | None = None
-    think: Think | None = None
-    speak: SpeakSettings | None = None
+    think: ThinkList | None = None
+    speak: SpeakList | None = None
     greeting: str | None = None
     context: AgentContext | None = None
 
@@ -129,24 +160,19 @@ class ConverseSettings(msgspec.Struct, frozen=True, tag_field="type", tag="Setti
         barge_in = protocol.BargeInOptions(pause_playback=False)
         if isinstance(self.agent, str):
             return protocol.Start(agent=self.agent, output_sample_rate=rate, barge_in=barge_in)
-        agent, think = self.agent, self.agent.think or Think()
+        agent, think = self.agent, first_of(self.agent.think or Think())
         for message in self.history:
             check_text("a message of the history", message.content)
         listen = (agent.listen or Listen()).provider
-        given = {"eot_threshold": listen.eot_threshold, "eot_timeout_ms": listen.eot_timeout_ms}
-        turns = read_options(
-            {"model": "flux-general-en"}
-            | {name: value for name, value in given.items() if value is not None},
-            FluxOptions,
-        )
         start = protocol.Start(
             system_prompt=think.prompt,
             tools=_tools(think.functions or []),
-            voice=agent.speak.voice if agent.speak else None,
+            sampling=think.sampling,
+            voice=first_of(agent.speak).voice if agent.speak else None,
             language=without_region(listen.language or agent.language or "en"),
             phrases=listen.keyterms or [],
             output_sample_rate=rate,
-            turn=turns.turn(answer=True),
+            turn=listen.turn,
             barge_in=barge_in,
             greeting=agent.greeting or "",
         )
@@ -192,7 +218,36 @@ class UpdatePrompt(msgspec.Struct, frozen=True, tag_field="type"):
 class UpdateSpeak(msgspec.Struct, frozen=True, tag_field="type"):
     """Changes the voice; ``SpeakUpdated`` follows."""
 
-    speak: SpeakSettings
+    speak: SpeakList
+
+
+class UpdateThink(msgspec.Struct, frozen=True, tag_field="type"):
+    """Replaces the prompt and the functions that are given; ``ThinkUpdated`` follows."""
+
+    think: ThinkList
+
+    @property
+    def update(self) -> protocol.Update:
+        """For the agent; raises InvalidMessageError."""
+        think = first_of(self.think)
+        return protocol.Update(
+            system_prompt=msgspec.UNSET if think.prompt is None else think.prompt,
+            tools=msgspec.UNSET if think.functions is None else _tools(think.functions),
+            sampling=think.sampling if think.provider.temperature is not None else msgspec.UNSET,
+        )
+
+
+class UpdateListen(msgspec.Struct, frozen=True, tag_field="type"):
+    """Replaces the thresholds, and the terms where they are given; ``ListenUpdated`` follows."""
+
+    listen: Listen
+
+    @property
+    def update(self) -> protocol.Update:
+        """For the agent; raises InvalidMessageError."""
+        provider = self.listen.provider
+        terms = provider.keyterms
+        return protocol.Update(turn=provider.turn, phrases=msgspec.UNSET if terms is None else terms)
 
 
 ConverseMessage: TypeAlias = (
@@ -202,6 +257,8 @@ ConverseMessage: TypeAlias = (
     | InjectUserMessage
     | UpdatePrompt
     | UpdateSpeak
+    | UpdateThink
+    | UpdateListen
     | ForceEndTurn
     | KeepAlive
 )

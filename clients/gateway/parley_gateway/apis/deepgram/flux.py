@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.websockets import WebSocket
 
 from parley import protocol
-from parley.errors import OverloadedError, ParleyError
+from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley.logs import current_ids
 from parley.turns.endpointing import PREPARED_MS, join
 from parley_client.call import Call
@@ -18,9 +20,10 @@ from parley_client.errors import CallLostError
 from parley_client.events import CallEvent, add_transcript
 from parley_gateway.apis.deepgram import messages
 from parley_gateway.apis.deepgram.query import FluxOptions, read_query
+from parley_gateway.apis.deepgram.stream_audio import StreamAudio
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.session import run_with_helpers
-from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder
+from parley_gateway.audio.codecs import AudioFormat
 from parley_gateway.bodies import read_json
 from parley_gateway.gateway import Gateway
 from parley_gateway.websocket import GOING_AWAY, Close, IdleLimit, WebSocketSession, accept, refuse
@@ -41,7 +44,7 @@ async def serve_flux(websocket: WebSocket, gateway: Gateway) -> None:
         form = options.form
         async with gateway.calls.open(options.start, principal=principal, api="deepgram") as call:
             await accept(websocket, "token")
-            session = _FluxSession(websocket, call, gateway, options, form)
+            session = _FluxSession(websocket, call, gateway, options, form, owner=principal.owner)
             await session.run()
     except ParleyError as error:
         if session is not None:
@@ -53,13 +56,20 @@ class _FluxSession(WebSocketSession):
     """Sends audio to an agent that does not answer, and its decisions on turns to the client."""
 
     def __init__(
-        self, websocket: WebSocket, call: Call, gateway: Gateway, options: FluxOptions, form: AudioFormat
+        self,
+        websocket: WebSocket,
+        call: Call,
+        gateway: Gateway,
+        options: FluxOptions,
+        form: AudioFormat | None,
+        *,
+        owner: str | None,
     ) -> None:
         idle = IdleLimit(gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
         super().__init__(websocket, gateway, idle=idle)
         self._call = call
         self._commands = AgentCommands(gateway.settings.realtime, self._refuse_configuration)
-        self._decoder = AudioStreamDecoder(form)
+        self._audio = StreamAudio(form, gateway.decoders, owner, self._hear)
         self._configurations: deque[FluxOptions] = deque()
         """Those that the agent has not accepted yet."""
         self._turns = _FluxTurns(self._send, options)
@@ -84,13 +94,20 @@ class _FluxSession(WebSocketSession):
         if self._closing:
             return
         if isinstance(message, bytes):
-            for samples in self._decoder.pieces(message):
-                self._commands.send_audio(samples)
+            await self._audio.push(message)
         else:
-            self._handle(read_json(message, messages.FluxMessage, "the message"))
+            await self._handle(read_json(message, messages.FluxMessage, "the message"))
         await self._commands.wait_for_room()
 
-    def _handle(self, message: messages.FluxMessage) -> None:
+    async def _hear(self, samples: NDArray[np.int16]) -> None:
+        self._commands.send_audio(samples)
+        await self._commands.wait_for_room()
+
+    def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """See :class:`WebSocketSession`."""
+        return (self._audio.run(),)
+
+    async def _handle(self, message: messages.FluxMessage) -> None:
         match message:
             case messages.Configure():
                 self._configure(message)
@@ -99,6 +116,7 @@ class _FluxSession(WebSocketSession):
                 self._commands.commit()
             case messages.CloseStream():
                 self._closing = True
+                await self._audio.finish()
                 self._commands.commit()
             case messages.KeepAlive():
                 self._commands.keep_alive()
@@ -109,6 +127,8 @@ class _FluxSession(WebSocketSession):
         try:
             if len(self._configurations) >= messages.MAX_UPDATES:
                 raise OverloadedError(f"{messages.MAX_UPDATES} configurations wait already")
+            if wanted.language_hints not in (None, latest.language_hint):
+                raise InvalidMessageError("language_hints cannot be changed")
             options = latest.changed(wanted.thresholds or {}, terms)
         except ParleyError as error:
             self._send("ConfigureFailure", code=error.code, description=str(error))
@@ -127,7 +147,12 @@ class _FluxSession(WebSocketSession):
             "eager_eot_threshold": options.eager_eot_threshold,
             "eot_timeout_ms": options.eot_timeout_ms,
         }
-        self._send("ConfigureSuccess", thresholds=thresholds, keyterms=options.keyterm)
+        self._send(
+            "ConfigureSuccess",
+            thresholds=thresholds,
+            keyterms=options.keyterm,
+            **_hinted(options, "language_hints"),
+        )
 
     async def send_events(self) -> None:
         """Send the turns until the client's last one is over."""
@@ -272,6 +297,7 @@ class _FluxTurns:
             transcript=text,
             words=self._words_of(text),
             end_of_turn_confidence=confidence,
+            **_hinted(self.options, "languages_hinted"),
             **more,
         )
 
@@ -289,6 +315,10 @@ class _FluxTurns:
             }
             for word in words
         ]
+
+
+def _hinted(options: FluxOptions, name: str) -> dict[str, list[str]]:
+    return {name: options.language_hint} if options.language_hint else {}
 
 
 def _end_confidence(decision: protocol.TurnDecision) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from fastapi import Request
+from numpy.typing import NDArray
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
@@ -21,8 +23,9 @@ from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_gateway.apis.deepgram import messages
 from parley_gateway.apis.deepgram.query import ListenOptions, read_query
+from parley_gateway.apis.deepgram.stream_audio import StreamAudio
 from parley_gateway.audio.captions import segments_of
-from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder
+from parley_gateway.audio.codecs import AudioFormat
 from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.bodies import read_json
 from parley_gateway.gateway import Gateway
@@ -50,7 +53,9 @@ async def serve_listening(websocket: WebSocket, gateway: Gateway, limiter: Model
         with limiter.lease(principal) as server:
             async with Recognition(server, with_trace(options.asr), model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
-                session = _ListenSession(websocket, recognition, gateway, options, form)
+                session = _ListenSession(
+                    websocket, recognition, gateway, options, form, owner=principal.owner
+                )
                 await session.run()
     except ParleyError as error:
         if session is not None:
@@ -67,12 +72,14 @@ class _ListenSession(WebSocketSession):
         recognition: Recognition,
         gateway: Gateway,
         options: ListenOptions,
-        form: AudioFormat,
+        form: AudioFormat | None,
+        *,
+        owner: str | None,
     ) -> None:
         idle = IdleLimit(gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
         super().__init__(websocket, gateway, idle=idle)
         self._recognition = recognition
-        self._decoder = AudioStreamDecoder(form)
+        self._audio = StreamAudio(form, gateway.decoders, owner, self._hear)
         self._transaction = messages.Transaction(recognition.model)
         self._sent_s = 0.0
         self._results = _Results(self._transaction, options)
@@ -86,20 +93,30 @@ class _ListenSession(WebSocketSession):
         """See :class:`WebSocketSession`."""
         if isinstance(message, bytes):
             if not message:  # CloseStream of older clients
-                self._recognition.end()
+                await self._close_stream()
                 return
             self._transaction.add_audio(message)
-            for samples in self._decoder.pieces(message):
-                self._sent_s += len(samples) / INPUT_SAMPLE_RATE
-                await self._recognition.send_all(samples)
-            self._send(self._results.after_silence(self._sent_s - self._recognition.waiting_s))
+            await self._audio.push(message)
             return
         match read_json(message, messages.ListenMessage, "the message"):
             case messages.Finalize():
                 if self._recognition.finalize():
                     self._results.finalizing += 1
             case messages.CloseStream():
-                self._recognition.end()
+                await self._close_stream()
+
+    async def _close_stream(self) -> None:
+        await self._audio.finish()
+        self._recognition.end()
+
+    async def _hear(self, samples: NDArray[np.int16]) -> None:
+        self._sent_s += len(samples) / INPUT_SAMPLE_RATE
+        await self._recognition.send_all(samples)
+        self._send(self._results.after_silence(self._sent_s - self._recognition.waiting_s))
+
+    def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """See :class:`WebSocketSession`."""
+        return (self._audio.run(),)
 
     async def send_events(self) -> None:
         """Send results until all audio is transcribed."""
@@ -227,14 +244,15 @@ class RecordingRoute(StageRoute):
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:
         limit_s = self._settings.recording_s
-        if options.encoding is None:
+        form = options.form
+        if form is None:
             container = container_of(recording.head)
         elif not recording.size:
             raise InvalidAudioError("the recording is empty")
-        elif recording.size > limit_s * options.form.bytes_per_s:
+        elif recording.size > limit_s * form.bytes_per_s:
             raise InvalidAudioError(f"the recording is longer than {limit_s} s")
         else:
-            container = raw_container(options.form)
+            container = raw_container(form)
         await self._gateway.decoders.decode(recording, container, audio, limit_s)
 
 

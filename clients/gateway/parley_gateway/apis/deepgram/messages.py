@@ -88,6 +88,8 @@ class Configure(msgspec.Struct, frozen=True, tag_field="type"):
 
     thresholds: dict[str, Any] | None = None
     keyterms: list[Any] | str | None = None
+    language_hints: list[Any] | None = None
+    """Refused unless they are the same: a stream keeps its language."""
 
 
 class ForceEndTurn(msgspec.Struct, frozen=True, tag_field="type"):

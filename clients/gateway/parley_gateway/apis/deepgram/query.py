@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from starlette.datastructures import QueryParams
 
+from parley import protocol
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
 from parley.languages import without_region
@@ -46,21 +47,22 @@ _RATES_HZ: Mapping[SpeechFormat, int] = {
 _DEEPGRAM_VOICES = ("aura-", "aura2-", "flux-")
 
 
-class RawAudio(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a stream of audio."""
+class InputAudio(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the client's audio."""
 
-    encoding: Literal["linear16", "mulaw", "alaw"] | None = None
+    encoding: Literal["linear16", "mulaw", "alaw", "ogg-opus", "flac"] | None = None
+    """None, ``ogg-opus`` and ``flac``: the first bytes tell the container."""
     sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] = 16_000
+    """Of raw audio."""
 
     @property
-    def form(self) -> AudioFormat:
-        """The format of a stream; raises InvalidMessageError or UnsupportedSampleRateError."""
-        if self.encoding is None:
-            raise InvalidMessageError("a stream needs an encoding: linear16, mulaw or alaw")
-        return AudioFormat(RAW[self.encoding], self.sample_rate)
+    def form(self) -> AudioFormat | None:
+        """The format of raw audio; None: it has a container. Raises UnsupportedSampleRateError."""
+        encoding = RAW.get(self.encoding or "")
+        return AudioFormat(encoding, self.sample_rate) if encoding else None
 
 
-class ListenOptions(RawAudio, frozen=True, kw_only=True):
+class ListenOptions(InputAudio, frozen=True, kw_only=True):
     """Options of ``/v1/listen``. Others are ignored, or refused where they would change the response."""
 
     model: str = ""
@@ -108,10 +110,12 @@ class ListenOptions(RawAudio, frozen=True, kw_only=True):
         )
 
 
-class FluxOptions(RawAudio, frozen=True, kw_only=True):
+class FluxOptions(InputAudio, frozen=True, kw_only=True):
     """Options of ``/v2/listen``. Others are ignored, or refused where they would change the response."""
 
-    model: Literal["flux-general-en"]
+    model: Literal["flux-general-en", "flux-general-multi"]
+    language_hint: list[protocol.Language] = []
+    """Of ``flux-general-multi``: the one language that is spoken."""
     eot_threshold: Annotated[float, Meta(ge=0.5, le=1)] | None = None
     """Probability from which a turn sounds complete. 1: only a timeout or the client ends turns. None: the
     server's choice."""
@@ -123,7 +127,9 @@ class FluxOptions(RawAudio, frozen=True, kw_only=True):
     """Expected names and words."""
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for thresholds that exclude each other."""
+        """Raise ``ValueError`` for options that exclude each other."""
+        if len(self.language_hint) != (self.model == "flux-general-multi"):
+            raise ValueError("flux-general-multi takes one language_hint, and flux-general-en none")
         if self.eot_threshold and (self.eager_eot_threshold or 0) > self.eot_threshold:
             raise ValueError("eager_eot_threshold is above eot_threshold")
 
@@ -150,6 +156,7 @@ class FluxOptions(RawAudio, frozen=True, kw_only=True):
             silence=SilenceOptions(prompt_after_ms=0, hang_up_after_ms=0),
             phrases=self.keyterm,
             turn=self.turn(),
+            language=without_region(self.language_hint[0]) if self.language_hint else "en",
         )
 
     @property
@@ -188,7 +195,7 @@ def read_query(query: QueryParams, kind: type[OptionsT]) -> OptionsT:
     refused = [name for name in _REFUSED if any(value.lower() not in _FALSE for value in query.getlist(name))]
     if refused:
         raise InvalidMessageError(f"not supported: {', '.join(sorted(refused))}")
-    lists = {"keyterm", "keywords"}
+    lists = {"keyterm", "keywords", "language_hint"}
     fields = [field.name for field in msgspec.structs.fields(kind)]
     given: dict[str, Any] = {
         name: query.getlist(name) if name in lists else _value(query.getlist(name))
