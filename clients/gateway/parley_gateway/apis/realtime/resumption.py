@@ -67,9 +67,9 @@ async def resume(gateway: Gateway, principal: Principal, session_id: str) -> Res
         TakeoverUnavailableError: the store of the sessions does not answer.
     """
     try:
-        claim = await gateway.kept.claim(session_id, principal, realtime=True)
+        claim = await gateway.kept.claim(session_id, principal, is_translated=True)
         try:
-            state = msgspec.json.decode(claim.record.realtime, type=RealtimeState)
+            state = msgspec.json.decode(claim.record.api_state, type=RealtimeState)
         except msgspec.MsgspecError as error:
             raise NotResumableError(_OTHER_VERSION) from error
         if state.expires_at <= time.time():

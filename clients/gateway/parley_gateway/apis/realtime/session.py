@@ -130,7 +130,7 @@ class RealtimeSession:
             session_id=self._id,
             owner=self._principal,
             claim=self._resumed.claim if self._resumed else None,
-            realtime=lambda: msgspec.json.encode(self.conversation.state()),
+            api_state=lambda: msgspec.json.encode(self.conversation.state()),
         )
 
     @property

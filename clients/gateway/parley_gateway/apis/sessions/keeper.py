@@ -76,18 +76,19 @@ class SessionKeeper:
         owner: Principal,
         claim: SessionClaim | None,
         encoding: Encoding = "pcm16",
-        realtime: Callable[[], bytes] | None = None,
+        api_state: Callable[[], bytes] | None = None,
     ) -> KeptSession | None:
         """Begin to keep an open session; None: there is no store.
 
-        ``realtime`` makes :attr:`SessionRecord.realtime`; None: a session of ``/v1/sessions``.
+        ``api_state`` makes :attr:`SessionRecord.api_state`; None: a session of ``/v1/sessions``. With it
+        ``session_id`` is the token.
         """
         if self._store is None or self._sealer is None:
             return None
         if claim is None:
-            name = name_in(session_id) if realtime else session_id
+            name = name_in(session_id) if api_state else session_id
             assert name is not None  # the gateway has made the id
-            token, digest = (session_id, digest_of(session_id)) if realtime else new_token(session_id)
+            token, digest = (session_id, digest_of(session_id)) if api_state else new_token(session_id)
             empty = SessionRecord(
                 settings=protocol.Start(),
                 history=HistoryState(),
@@ -105,13 +106,29 @@ class SessionKeeper:
             tell=tell,
             owner=_owner_of(owner),
             claim=claim,
-            realtime=realtime,
+            api_state=api_state,
         )
         self._open[claim.name] = kept
         return kept
 
-    async def claim(self, token: str, principal: Principal, *, realtime: bool = False) -> SessionClaim:
-        """Become the owner of a session, of OpenAI Realtime or not; its connection elsewhere ends.
+    async def epoch(self, token: str) -> int:
+        """How often a session has had an owner; 0: it is over, or unknown, or the store does not answer."""
+        name = name_in(token)
+        if self._store is None or name is None:
+            return 0
+        try:
+            entry = await self._store.find(name)
+        except TakeoverUnavailableError:
+            return 0
+        return 0 if entry is None else entry.epoch
+
+    async def claim(self, token: str, principal: Principal, *, is_translated: bool = False) -> SessionClaim:
+        """Become the owner of a session; its connection elsewhere ends.
+
+        Args:
+            token: opens it.
+            principal: its owner.
+            is_translated: it has a state of an API other than ``/v1/sessions``.
 
         Raises:
             NotResumableError: the token is wrong, was used, or belongs to another principal; the session is
@@ -120,7 +137,7 @@ class SessionKeeper:
         """
         outcome = "refused"
         try:
-            claim = await self._claim(token, principal, realtime=realtime)
+            claim = await self._claim(token, principal, is_translated=is_translated)
             outcome = "claimed"
         except TakeoverUnavailableError:
             outcome = "unavailable"
@@ -138,7 +155,7 @@ class SessionKeeper:
         assert self._store is not None  # where there is none, nothing can be claimed
         await self._store.end(claim.name, claim.epoch, is_over=True)
 
-    async def _claim(self, token: str, principal: Principal, *, realtime: bool) -> SessionClaim:
+    async def _claim(self, token: str, principal: Principal, *, is_translated: bool) -> SessionClaim:
         store, sealer, settings = self._store, self._sealer, self.settings
         if store is None or sealer is None:
             raise NotResumableError(_REFUSED)  # the next attempt would end alike
@@ -153,9 +170,9 @@ class SessionKeeper:
                 raise NotResumableError(_REFUSED)
             epoch = entry.epoch
             record = self._check(entry, name, owner, digest)
-            if (bytes(record.realtime) != b"null") != realtime:
+            if (bytes(record.api_state) != b"null") != is_translated:
                 raise NotResumableError(_REFUSED)
-            following, next_digest = (token, digest) if realtime else new_token(name)
+            following, next_digest = (token, digest) if is_translated else new_token(name)
             record = msgspec.structs.replace(record, tokens=[next_digest, digest])
             content = msgspec.json.encode(record)
             sealed = sealer.seal(content, name=name, owner=owner, epoch=epoch + 1)

@@ -49,7 +49,7 @@ class KeptSession:
         tell: Callable[[protocol.Checkpoint], None],
         owner: str,
         claim: SessionClaim,
-        realtime: Callable[[], bytes] | None,
+        api_state: Callable[[], bytes] | None,
     ) -> None:
         self.token = claim.token
         """With which the client takes the session over."""
@@ -64,7 +64,7 @@ class KeptSession:
         self._epoch = claim.epoch
         self._tokens = claim.tokens
         self._encoding = claim.record.encoding
-        self._realtime = realtime
+        self._api_state = api_state
         # Messages are counted as the client counts them, which are all but those on playback.
         self._received = claim.record.state.handled or 0
         # Messages that the saved state does not contain: the call's count of each, and the client's.
@@ -211,7 +211,7 @@ class KeptSession:
             # The call has other messages too, and lacks those that were refused.
             missing = [number for index, number in self._numbers if not _contains(checkpoint, index)]
             state = msgspec.structs.replace(state, handled=self._received, unfinished=missing)
-        realtime = self._realtime
+        api_state = self._api_state
         return SessionRecord(
             settings=msgspec.structs.replace(checkpoint.settings, resume=None),
             history=checkpoint.history,
@@ -220,9 +220,9 @@ class KeptSession:
             encoding=self._encoding,
             tokens=self._tokens,
             turns=self._turns,
-            realtime=msgspec.Raw(realtime() if realtime else b"null"),
-            changes=checkpoint.changes if realtime else [],
-            progress=checkpoint.progress if realtime else None,
+            api_state=msgspec.Raw(api_state() if api_state else b"null"),
+            changes=checkpoint.changes if api_state else [],
+            progress=checkpoint.progress if api_state else None,
         )
 
     def _forget_contained(self, checkpoint: CallCheckpoint) -> None:

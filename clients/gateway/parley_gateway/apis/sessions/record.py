@@ -27,7 +27,7 @@ from parley_gateway.takeover.errors import NotResumableError
 
 # The prefix is one that logs redact.
 _TOKEN = re.compile(r"parley_resume_[\w-]{43}\.([a-z0-9-]{1,63}_[0-9a-f-]{36})")
-_REALTIME = re.compile(r"sess_[A-Za-z0-9]{21}")
+_CHOSEN = re.compile(r"(?:sess_[A-Za-z0-9]{21}|twilio_[0-9a-f]{64})")
 _SECRET_BYTES = 32
 
 
@@ -46,12 +46,12 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     that it got the next."""
     turns: int = 0
     """Answers, for the session's status."""
-    realtime: msgspec.Raw = msgspec.Raw(b"null")
-    """Of a session of OpenAI Realtime what its protocol has beside the state, as JSON; else null."""
+    api_state: msgspec.Raw = msgspec.Raw(b"null")
+    """What an API that the gateway translates has beside the state, as JSON; null: ``/v1/sessions``."""
     changes: list[protocol.Remember | protocol.Update] = []
-    """Of a session of OpenAI Realtime what the state lacks of its client's items and settings."""
+    """Of such a session what the state lacks of its client's items and settings."""
     progress: ResponseProgress | None = None
-    """Of a session of OpenAI Realtime what the gateway had of the response under way."""
+    """Of such a session what the gateway had of the response under way."""
 
     def is_opened_by(self, digest: str) -> bool:
         """Whether the token of this digest opens it."""
@@ -159,10 +159,10 @@ def digest_of(token: str) -> str:
 def name_in(token: str) -> str | None:
     """The name of the session that a token claims to open; None: it has not the form of one.
 
-    The id of a session of OpenAI Realtime is its token. The name, which the store and logs show, is no
-    secret.
+    The id of a session of OpenAI Realtime is its token, and a telephone call has one made of its id. The
+    name, which the store and logs show, is no secret.
     """
-    if _REALTIME.fullmatch(token):
-        return f"realtime_{digest_of(token)}"
+    if _CHOSEN.fullmatch(token):
+        return f"{'realtime' if token.startswith('sess') else 'twilio'}_{digest_of(token)}"
     form = _TOKEN.fullmatch(token)
     return form[1] if form is not None else None

@@ -12,7 +12,15 @@ from starlette.websockets import WebSocket
 
 from parley.errors import InvalidMessageError, ParleyError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
+from parley_gateway.apis.twilio.stream import (
+    AGENT,
+    BUSY,
+    NONCE,
+    RESUME,
+    can_go_on,
+    connect_to,
+    serve_stream,
+)
 from parley_gateway.apis.twilio.transfers import (
     DIALLED,
     ENDED,
@@ -29,6 +37,7 @@ from parley_gateway.security.principal import Principal
 VOICE = "/v1/twilio/voice"
 STREAM = "/v1/twilio/stream"
 _MAX_FIELDS = 200
+_OVER = frozenset(("completed", "busy", "failed", "no-answer", "canceled"))
 _XML: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {"application/xml": {}}}},
@@ -55,8 +64,7 @@ def routes(gateway: Gateway) -> APIRouter:
         except ParleyError:
             # Another agent than that of the number must not answer where none is known.
             return _twiml(BUSY)
-        stream_url, ended_url = signatures.stream_url + STREAM, signatures.base_url + ENDED
-        return _twiml(connect_to(stream_url, signatures.nonce(), ended_url, agent))
+        return _twiml(_connect(signatures, agent))
 
     _route_transfers(router, gateway, signatures, transfers)
 
@@ -72,11 +80,13 @@ def _route_transfers(
 ) -> None:
     @router.post(ENDED, **_XML)
     async def ended(request: Request) -> Response:
-        """Answer Twilio's webhook for the end of a stream: the call is transferred, or ends."""
+        """Answer Twilio's webhook for the end of a stream: the call is transferred, goes on, or ends."""
         _, form = await _admit(gateway, signatures, request)
         call_sid = form.get("CallSid", [""])[0]
         if (twiml := transfers.take(call_sid)) is not None:
             return _twiml(twiml)
+        if form.get("CallStatus", [""])[0] not in _OVER and await can_go_on(gateway, signatures, call_sid):
+            return _twiml(_connect(signatures, "", is_resumed=True))
         if gateway.guard.addresses.is_passed_on(request):
             raise NotFoundError("no transfer of this call waits here")
         return await gateway.peers.ask_others(request) or _twiml(HANGUP)
@@ -104,6 +114,15 @@ async def _admit(
         request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
     )
     return principal, form
+
+
+def _connect(signatures: TwilioSignatures, agent: str, *, is_resumed: bool = False) -> str:
+    parameters = {NONCE: signatures.nonce()}
+    if agent:
+        parameters[AGENT] = agent
+    if is_resumed:
+        parameters[RESUME] = "1"
+    return connect_to(signatures.stream_url + STREAM, signatures.base_url + ENDED, parameters)
 
 
 def _twiml(content: str) -> Response:

@@ -88,6 +88,11 @@ class TwilioSignatures:
             raise UnauthorizedError("the stream's nonce has expired")
         return name, int(expires_at)
 
+    def call_token(self, call_sid: str) -> str:
+        """With which a call goes on at another gateway. Every gateway with the auth token knows it."""
+        digest = hmac.new(self._token.get(), f"parley call {call_sid}".encode(), hashlib.sha256)
+        return f"twilio_{digest.hexdigest()}"
+
     def seal(self, text: str) -> str:
         """Encrypt a text that comes back in an URL. Every gateway with the auth token reads it."""
         nonce = secrets.token_bytes(_NONCE_BYTES)

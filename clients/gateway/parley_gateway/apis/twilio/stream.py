@@ -6,12 +6,13 @@ import asyncio
 import base64
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+import msgspec
 from starlette.websockets import WebSocket
 
 from parley import protocol
@@ -21,10 +22,13 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
 )
-from parley.timeouts import is_set_within
+from parley.timeouts import first_to_end, is_set_within
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import AgentAudio, CallEvent
+from parley_gateway.apis.sessions.kept import KeptSession
+from parley_gateway.apis.sessions.messages import SessionResume
+from parley_gateway.apis.sessions.record import SessionClaim
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.apis.twilio import messages
 from parley_gateway.apis.twilio.signature import TwilioSignatures
@@ -33,7 +37,14 @@ from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.audit import audit
-from parley_gateway.websocket import HANGUP, WebSocketSession, close_of, close_of_call, refuse
+from parley_gateway.websocket import (
+    HANGUP,
+    REGULAR_REASONS,
+    WebSocketSession,
+    close_of,
+    close_of_call,
+    refuse,
+)
 
 _log = logging.getLogger("parley.gateway")
 BUSY = f'{XML}<Response><Reject reason="busy"/></Response>'
@@ -42,21 +53,26 @@ NONCE = "nonce"
 """The ``<Parameter>`` that admits one stream."""
 AGENT = "agent"
 """The ``<Parameter>`` that names the agent of a call."""
+RESUME = "resume"
+"""The ``<Parameter>`` of a call that goes on."""
 PIECE_MS = 100
 """Audio between two marks; at most this much is repeated when the agent resumes after a pause."""
 MAX_PIECES = 600
 """A minute; the agent is never so far ahead. The oldest are dropped if a peer returns no marks."""
 _ASKED_WITHIN_S = 10.0
+_SAVED_MS = 500
+"""At most so much of an answer is repeated at another gateway."""
+_MOST_STREAMS = 20
+"""Streams of one call: no failure may connect a caller for ever."""
 _ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
 
 
-def connect_to(stream_url: str, nonce: str, ended_url: str, agent: str) -> str:
+def connect_to(stream_url: str, ended_url: str, parameters: Mapping[str, str]) -> str:
     """TwiML that connects a call with a bidirectional stream."""
-    given = {NONCE: nonce} | ({AGENT: agent} if agent else {})
-    parameters = "".join(
-        f"<Parameter name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in given.items()
+    given = "".join(
+        f"<Parameter name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in parameters.items()
     )
-    stream = f"<Stream url={quoteattr(stream_url)}>{parameters}</Stream>"
+    stream = f"<Stream url={quoteattr(stream_url)}>{given}</Stream>"
     return f"{XML}<Response><Connect action={quoteattr(ended_url)}>{stream}</Connect></Response>"
 
 
@@ -168,6 +184,24 @@ class TwilioPlayback:
             self.silent.set()
 
 
+async def can_go_on(gateway: Gateway, signatures: TwilioSignatures, call_sid: str) -> bool:
+    """Whether a call whose stream has ended goes on with another one."""
+    return 0 < await gateway.kept.epoch(signatures.call_token(call_sid)) < _MOST_STREAMS
+
+
+def _resume_from(claim: SessionClaim) -> protocol.Start:
+    """How the agent goes on: Twilio has dropped what it had not played."""
+    progress = claim.record.progress
+    if progress is not None:
+        progress = msgspec.structs.replace(
+            progress,
+            audio_ms=progress.played_ms,
+            words=[word for word in progress.words if word[0] < progress.played_ms],
+            done=progress.done and progress.played_ms >= progress.audio_ms,
+        )
+    return claim.make_start(SessionResume(token=claim.token, progress=progress))
+
+
 async def serve_stream(
     websocket: WebSocket,
     gateway: Gateway,
@@ -194,11 +228,24 @@ async def serve_stream(
             if not settings.own_twiml:
                 nonce = start.start.custom_parameters.get(NONCE, "")
                 await gateway.guard.use_once(*signatures.check_nonce(nonce))
-            options = _options(settings, start)
-            async with gateway.calls.open(options, principal=principal, api="twilio") as call:
+            token, claim = signatures.call_token(start.start.call_sid), None
+            if RESUME in start.start.custom_parameters:
+                claim = await gateway.kept.claim(token, principal, is_translated=True)
+            options = _resume_from(claim) if claim else _options(settings, start)
+            async with gateway.calls.open(
+                options, principal=principal, api="twilio", shows_checkpoints=True
+            ) as call:
                 audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
-                session.connect(call, start)
-                await session.run()
+                kept = gateway.kept.keep(
+                    call,
+                    lambda _: None,
+                    session_id=token,
+                    owner=principal,
+                    claim=claim,
+                    api_state=lambda: b"{}",
+                )
+                session.connect(call, start, kept)
+                await session.run_call()
             await session.hand_over()
         except ParleyError as error:
             gateway.metrics.refused.labels(error.code).inc()
@@ -250,6 +297,13 @@ class _CallStream(WebSocketSession):
         self.handing_over = ExitStack()
         """Holds a transfer until Twilio has asked for it; owned by the caller."""
         self._call: Call | None = None
+        self._kept: KeptSession | None = None
+        self._saved_ms = -_SAVED_MS
+        """How much of a response was played when that was last saved."""
+        self._is_over = asyncio.Event()
+        """Set where the call is over, and not only this stream."""
+        self._is_ended = asyncio.Event()
+        """Set when the store of the sessions knows it."""
         self._decoder = AudioStreamDecoder(AudioFormat("ulaw", messages.SAMPLE_RATE))
 
     async def read_start(self) -> messages.StartMessage | None:
@@ -266,11 +320,33 @@ class _CallStream(WebSocketSession):
             raise SessionExpiredError(f"no start within {self._settings.start_s:g} s") from error
         return None
 
-    def connect(self, call: Call, start: messages.StartMessage) -> None:
-        """Connect the stream with the agent; before :meth:`run`."""
+    def connect(self, call: Call, start: messages.StartMessage, kept: KeptSession | None) -> None:
+        """Connect the stream with the agent; before :meth:`run_call`."""
         self._call = call
+        self._kept = kept
         self._call_sid = start.start.call_sid
         self._playback = TwilioPlayback(start.stream_sid, self.writer.send_json, self._report)
+
+    async def run_call(self) -> None:
+        """Run until the call is over, or this stream of it."""
+        try:
+            await self.run()
+        finally:
+            if self._kept is not None:
+                await self._kept.finish(is_over=self._is_over.is_set())
+
+    def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """See :class:`WebSocketSession`."""
+        return () if self._kept is None else (self._keep(self._kept),)
+
+    async def _keep(self, kept: KeptSession) -> None:
+        async with first_to_end(kept.run(), self._is_over.wait()) as (keeping, _):
+            if keeping.done():
+                await keeping
+        # Before the stream is closed: Twilio asks at once whether the call goes on.
+        await kept.finish(is_over=True)
+        self._is_ended.set()
+        await asyncio.get_running_loop().create_future()
 
     async def on_message(self, message: str | bytes) -> None:
         """See :class:`WebSocketSession`."""
@@ -289,6 +365,7 @@ class _CallStream(WebSocketSession):
             case messages.DtmfMessage(dtmf=key):
                 self._send_key(key.digit)
             case messages.StopMessage():
+                self._is_over.set()
                 self.writer.close(*HANGUP)
             case messages.StartMessage():
                 raise InvalidMessageError("start was sent already")
@@ -308,13 +385,20 @@ class _CallStream(WebSocketSession):
     async def send_events(self) -> None:
         """Send the agent's audio until the agent ends the call and the rest was played."""
         async for event in self._agent:
-            self._on_event(event)
+            if isinstance(event, protocol.Checkpoint):
+                if self._kept is not None:
+                    await self._kept.on_checkpoint()
+            else:
+                self._on_event(event)
         closed = self._agent.closed
         if closed is None or self.gateway.calls.going_away.is_set():
             return
         await is_set_within(self._playback.silent, self._settings.farewell_s)  # marks may be missing
         if closed.transfer is not None:
             self._offer(closed.transfer)
+        if self._kept is not None and closed.reason in REGULAR_REASONS:
+            self._is_over.set()
+            await self._is_ended.wait()
         self.writer.close(*close_of_call(closed.reason))
 
     def _offer(self, transfer: protocol.Transfer) -> None:
@@ -345,3 +429,6 @@ class _CallStream(WebSocketSession):
         # Not needed after the call; with a full queue a later mark replaces it.
         with suppress(CallEndedError, CallLostError, OverloadedError):
             self._agent.report_playback(response_id, played_ms)
+        if self._kept is not None and not 0 <= played_ms - self._saved_ms < _SAVED_MS:
+            self._saved_ms = played_ms
+            self._kept.on_change()

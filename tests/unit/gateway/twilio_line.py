@@ -49,11 +49,11 @@ class TwilioLine:
         message = {"event": event, "sequenceNumber": str(self._sequence), "streamSid": "MZ1", **fields}
         await self._socket.send(json.dumps(message))
 
-    async def begin(self, parameters=None, account=ACCOUNT, **media_format):
+    async def begin(self, parameters=None, account=ACCOUNT, call_sid="CA1", **media_format):
         await self._socket.send(json.dumps({"event": "connected", "protocol": "Call", "version": "1.0.0"}))
         form = {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1} | media_format
         info = {
-            "accountSid": account, "streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"],
+            "accountSid": account, "streamSid": "MZ1", "callSid": call_sid, "tracks": ["inbound"],
             "mediaFormat": form, "customParameters": parameters or {},
         }  # fmt: skip
         await self.send("start", start=info)
