@@ -210,6 +210,20 @@ BODIES = {
             "temperature": 0.5,
         },
     ],
+    "/v1/responses": [
+        {"model": "gpt-4o", "input": "hello", "stream": True, "max_output_tokens": 5},
+        {
+            "model": "gpt-4o",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+                {"type": "function_call", "call_id": "c1", "name": "a", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c1", "output": "1"},
+            ],
+            "tools": [{"type": "function", "name": "a", "parameters": {"type": "object"}}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []},
+            "truncation": "auto",
+        },
+    ],
     "/v1/listen": [{"url": "http://127.0.0.1/x.wav"}],
     "/v1/speak": [{"text": "Hello."}],
     "/v1/tokens": [{"scopes": ["agent"], "ttl_s": 5, "session_id": "s1", "single_use": True}],

@@ -8,7 +8,7 @@ from fake_models import Chat
 
 from parley.chat import ToolCall
 from parley.llm.messages import Completed, TextDelta, ToolCalled
-from parley_gateway.apis.openai.chat import StopFilter
+from parley_gateway.apis.openai.answers import StopFilter
 from parley_gateway.apis.realtime.output_audio import AudioOutput
 from parley_gateway.apis.realtime.server_events import emitter
 from parley_gateway.apis.realtime.session import RealtimeSession

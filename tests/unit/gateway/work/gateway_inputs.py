@@ -18,6 +18,7 @@ from parley_gateway.apis.deepgram.converse_messages import ConverseMessage, Conv
 from parley_gateway.apis.deepgram.speak import SpeakBody
 from parley_gateway.apis.openai.chat import ChatRequest
 from parley_gateway.apis.openai.embeddings import EmbeddingRequest
+from parley_gateway.apis.openai.responses import ResponsesRequest
 from parley_gateway.apis.openai.speech import SpeechRequest
 from parley_gateway.apis.openai.transcriptions import TranscriptionFields
 from parley_gateway.apis.realtime import client_events
@@ -209,6 +210,7 @@ HTTP: dict[tuple[str, str], Callable[[int], object]] = {
     ("POST", "/v1/voices"): _voice,
     ("POST", "/v1/audio/speech"): _json(SpeechRequest),
     ("POST", "/v1/chat/completions"): _json(ChatRequest),
+    ("POST", "/v1/responses"): _json(ResponsesRequest),
     ("POST", "/v1/embeddings"): _json(EmbeddingRequest),
     ("POST", "/v1/listen"): _recording,
     ("POST", "/v1/speak"): _json(SpeakBody),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
@@ -16,20 +14,23 @@ from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
 from parley.chat import ChatMessage, ToolCall
-from parley.errors import ParleyError
-from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import Completed, Sampling
 from parley.protocol import ANY_TOOL, Tool
 from parley_gateway.apis.openai import rest
-from parley_gateway.security.principal import Principal
+from parley_gateway.apis.openai.answers import (
+    AnswerEnd,
+    AnswerPart,
+    AnswerRoute,
+    FinishReason,
+    WantedAnswer,
+    arguments_of,
+    call_wanted,
+    read_call,
+)
 from parley_gateway.settings_sections import StageSettings
-from parley_gateway.streaming import StageRoute, while_connected
-from parley_gateway.tracing import caller_trace
-from parley_stages import Answer, Generation
+from parley_gateway.streaming import while_connected
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=1)]
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
-_STOP_S = 5.0
-"""For a model that is stopped to report its usage."""
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
 _MOST = 2_048
 """Messages, parts, calls and tools of a request, together: no context of a model has room for so many."""
@@ -177,23 +178,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verbosity: Any = None
 
 
-@dataclass(frozen=True)
-class ParsedChatRequest:
-    """A request in the format of the language model."""
-
-    messages: Sequence[ChatMessage]
-    tools: Sequence[Tool]
-    must_call: str
-    """As in :class:`parley.llm.messages.GenerateRequest`."""
-    json_schema: dict[str, Any] | None
-    sampling: Sampling
-    stops: Sequence[str]
-    """The response ends before the first of these texts."""
-    max_calls: int | None
-    """Limit of tool calls; None: no limit."""
-
-
-def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedChatRequest:
+def parse_chat_request(request: ChatRequest, settings: StageSettings) -> WantedAnswer:
     """Translate a request, or raise rest.RefusedRequestError."""
     if request.logprobs:
         raise rest.unsupported("logprobs")
@@ -201,15 +186,15 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedC
     if request.n not in (None, 1):
         raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    tools = [] if request.tool_choice == "none" else request.tools or []
+    tools = [] if request.tool_choice == "none" else [_tool(tool.function) for tool in request.tools or []]
     json_schema = request.response_format.read() if request.response_format is not None else None
     if json_schema is not None and tools:
         raise rest.unsupported("response_format", "is not supported together with 'tools'")
     limits = [tokens for tokens in (request.max_completion_tokens, request.max_tokens) if tokens is not None]
-    return ParsedChatRequest(
+    return WantedAnswer(
         messages=[_message(index, message) for index, message in enumerate(request.messages)],
-        tools=[_tool(tool.function) for tool in tools],
-        must_call=_must_call(request.tool_choice, tools),
+        tools=tools,
+        must_call=call_wanted(_demanded(request.tool_choice), tools),
         json_schema=json_schema,
         sampling=Sampling(
             temperature=settings.temperature if request.temperature is None else request.temperature,
@@ -233,13 +218,10 @@ def _check_count(request: ChatRequest) -> None:
         )
 
 
-def _must_call(choice: str | NamedTool | None, tools: Sequence[ToolDefinition]) -> str:
-    if choice in (None, "none", "auto"):
-        return ""
-    wanted = choice.function.name if isinstance(choice, NamedTool) else ANY_TOOL
-    if not any(wanted in (ANY_TOOL, tool.function.name) for tool in tools):
-        raise rest.RefusedRequestError("'tool_choice' needs a tool of 'tools'", param="tool_choice")
-    return wanted
+def _demanded(choice: str | NamedTool | None) -> str | None:
+    if isinstance(choice, NamedTool):
+        return choice.function.name
+    return ANY_TOOL if choice == "required" else None
 
 
 def _tool(function: FunctionDefinition) -> Tool:
@@ -265,67 +247,16 @@ def _message(index: int, message: Message) -> ChatMessage:
         role="system" if message.role == "developer" else message.role,
         content=content,
         tool_calls=[
-            _call(f"{where}.tool_calls[{number}]", call)
+            read_call(
+                f"{where}.tool_calls[{number}].function", call.id, call.function.name, call.function.arguments
+            )
             for number, call in enumerate(message.tool_calls or [])
         ],
         tool_call_id=message.tool_call_id or "",
     )
 
 
-def _call(where: str, call: MessageToolCall) -> ToolCall:
-    try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise rest.RefusedRequestError(
-            f"The arguments of {where} are not a JSON object: {error}", param=f"{where}.function.arguments"
-        ) from error
-    return ToolCall(id=call.id, name=call.function.name, arguments=arguments)
-
-
-class StopFilter:
-    """Ends a text before the first of ``stops``, and withholds what may be the beginning of one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._held = ""
-        self.stopped = False
-        """Whether the text has reached one."""
-
-    def feed(self, text: str) -> str:
-        """Append text; returns the text that is certainly before a stop."""
-        self._held += text
-        ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if ends:
-            self.stopped = True
-            shown, self._held = self._held[: min(ends)], ""
-            return shown
-        keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        cut = len(self._held) - keep
-        shown, self._held = self._held[:cut], self._held[cut:]
-        return shown
-
-    def finish(self) -> str:
-        """The withheld rest, at the end of the text."""
-        shown, self._held = self._held, ""
-        return shown
-
-    def _overlap(self, stop: str) -> int:
-        """Length of the beginning of ``stop`` at the end of the text."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((size for size in range(longest, 0, -1) if self._held.endswith(stop[:size])), 0)
-
-
-@dataclass(frozen=True)
-class _End:
-    reason: FinishReason
-    usage: dict[str, Any] | None
-    """None: the model was stopped and did not report its usage."""
-
-
-_Part: TypeAlias = str | ToolCall | _End
-
-
-class ChatRoute(StageRoute):
+class ChatRoute(AnswerRoute):
     """Continues conversations."""
 
     async def create(self, request: Request) -> Response:
@@ -345,56 +276,10 @@ class ChatRoute(StageRoute):
             media_type=rest.MEDIA_TYPE,
         )
 
-    async def _answer(
-        self, principal: Principal, wanted: ParsedChatRequest, *, named: str, model: str
-    ) -> AsyncGenerator[_Part, None]:
-        """Text and calls, at last an end."""
-        stops = StopFilter(wanted.stops)
-        calls = 0
-        with rest.serving(named, model), self._limiter.lease(principal) as server:
-            async with Generation(server, model=model, cache_salt=principal.cache_salt) as generation:
-                answer = generation.answer(
-                    wanted.messages,
-                    tools=wanted.tools,
-                    must_call=wanted.must_call,
-                    json_schema=wanted.json_schema,
-                    sampling=wanted.sampling,
-                    traceparent=caller_trace(),
-                )
-                async with answer:
-                    async for event in answer:
-                        if isinstance(event, TextDelta):
-                            if shown := stops.feed(event.text):
-                                yield shown
-                            if stops.stopped:
-                                yield _End("stop", await _stop(answer))
-                                return
-                        elif isinstance(event, ToolCalled):
-                            calls += 1
-                            yield event.call
-                            if calls == wanted.max_calls:
-                                yield _End("tool_calls", await _stop(answer))
-                                return
-                        elif isinstance(event, Completed):
-                            if remaining := stops.finish():
-                                yield remaining
-                            yield _end_of(event)
 
-
-async def _stop(answer: Answer) -> dict[str, Any] | None:
-    """Stop the model, and return the usage that it reports then."""
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await answer.abort()
-            async for event in answer:
-                if isinstance(event, Completed):
-                    return _usage(event)
-    except (ParleyError, TimeoutError):
-        pass  # the text is complete
-    return None
-
-
-def _usage(event: Completed) -> dict[str, Any]:
+def _usage(event: Completed | None) -> dict[str, Any] | None:
+    if event is None:
+        return None
     return {
         "prompt_tokens": event.prompt_tokens,
         "completion_tokens": event.completion_tokens,
@@ -403,20 +288,15 @@ def _usage(event: Completed) -> dict[str, Any]:
     }
 
 
-def _end_of(event: Completed) -> _End:
-    # Only the client of this request can have aborted it.
-    return _End("stop" if event.finish_reason == "abort" else event.finish_reason, _usage(event))
-
-
 def _tool_call_body(call: ToolCall) -> dict[str, Any]:
-    arguments = msgspec.json.encode(call.arguments).decode()
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    function = {"name": call.name, "arguments": arguments_of(call)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
-async def _whole(head: dict[str, Any], parts: AsyncGenerator[_Part, None]) -> dict[str, Any]:
+async def _whole(head: dict[str, Any], parts: AsyncGenerator[AnswerPart, None]) -> dict[str, Any]:
     text: list[str] = []
     calls: list[dict[str, Any]] = []
-    end = _End("stop", None)
+    end = AnswerEnd("stop", None)
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, str):
@@ -429,11 +309,11 @@ async def _whole(head: dict[str, Any], parts: AsyncGenerator[_Part, None]) -> di
     if calls:
         message["tool_calls"] = calls
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.reason}
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(end.usage)}
 
 
 async def _chunks(
-    head: dict[str, Any], parts: AsyncGenerator[_Part, None], *, counted: bool
+    head: dict[str, Any], parts: AsyncGenerator[AnswerPart, None], *, counted: bool
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events with the fields ``head``; ``counted``: with the usage in a last chunk."""
 
@@ -456,7 +336,7 @@ async def _chunks(
                 yield chunk({"tool_calls": [{"index": calls, **_tool_call_body(part)}]})
                 calls += 1
             else:
-                usage = part.usage
+                usage = _usage(part.usage)
                 yield chunk({}, part.reason)
     if counted:
         yield rest.event({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})

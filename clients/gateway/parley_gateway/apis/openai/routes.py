@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
 from parley_gateway.apis.openai.embeddings import EmbeddingRequest, EmbeddingRoute
+from parley_gateway.apis.openai.responses import ResponsesRequest, ResponsesRoute
 from parley_gateway.apis.openai.rest import MODELS, answer, no_model
 from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
 from parley_gateway.apis.openai.transcriptions import TranscriptionFields, TranscriptionRoute
@@ -79,7 +80,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/v1/audio/*``, ``/v1/chat/completions``, ``/v1/embeddings`` and ``/v1/models``."""
+    """``/v1/audio/*``, ``/v1/chat/completions``, ``/v1/responses``, ``/v1/embeddings`` and ``/v1/models``."""
     limiter = ModelLimiter(gateway, "openai")
     router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
     catalogue = CatalogueRoutes(gateway, limiter)
@@ -91,6 +92,9 @@ def routes(gateway: Gateway) -> APIRouter:
     )
     router.post("/chat/completions", response_model=None, openapi_extra=body(ChatRequest))(
         ChatRoute(gateway, limiter).create
+    )
+    router.post("/responses", response_model=None, openapi_extra=body(ResponsesRequest))(
+        ResponsesRoute(gateway, limiter).create
     )
     router.post("/embeddings", response_model=None, openapi_extra=body(EmbeddingRequest))(
         EmbeddingRoute(gateway, limiter).create
