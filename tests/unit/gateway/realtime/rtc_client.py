@@ -44,10 +44,11 @@ class Tone(MediaStreamTrack):
         return frame
 
 
-async def post_offer(http, sdp):
-    """Post an offer."""
+async def post_offer(http, sdp, resumes=None):
+    """Post an offer; ``resumes``: the session that goes on."""
     headers = {"Content-Type": "application/sdp"}
-    return await http.post("/v1/realtime/calls", content=sdp, headers=headers)
+    query = {"session_id": resumes} if resumes else {}
+    return await http.post("/v1/realtime/calls", content=sdp, headers=headers, params=query)
 
 
 class RtcClient:
@@ -73,12 +74,12 @@ class RtcClient:
         self.channel.on("message", self._take)
         self.peer.on("track", lambda track: self._tasks.append(asyncio.create_task(self._listen(track))))
 
-    async def offer(self, session=None):
+    async def offer(self, session=None, resumes=None):
         """Send the offer and apply the answer."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
         sdp = self.peer.localDescription.sdp + "".join(f"{line}\r\n" for line in self.camera)
         if session is None:
-            answer = await post_offer(self.http, sdp)
+            answer = await post_offer(self.http, sdp, resumes)
         else:
             form = {"sdp": (None, sdp), "session": (None, json.dumps(session))}
             answer = await self.http.post("/v1/realtime/calls", files=form)
@@ -142,11 +143,11 @@ class RtcClient:
 
 
 @asynccontextmanager
-async def calling(http, session=None, microphone=None, camera=()):
+async def calling(http, session=None, microphone=None, camera=(), resumes=None):
     """A call whose session has begun."""
     client = RtcClient(http, microphone, camera)
     try:
-        await client.offer(session)
+        await client.offer(session, resumes)
         await client.receive("session.created")
         yield client
     finally:

@@ -342,9 +342,9 @@ class RealtimeConversation:
 
     # --- events of the client ---------------------------------------------------------------
 
-    async def on_client_event(self, raw: str | bytes) -> None:
-        """Handle an event of the client."""
-        await client.handle_event(raw, self._handle, self._emit)
+    async def on_client_event(self, raw: str | bytes, emit: Emit | None = None) -> None:
+        """Handle an event of the client; ``emit`` gets the error where it is refused."""
+        await client.handle_event(raw, self._handle, emit or self._emit)
 
     def push_audio(self, samples: NDArray[np.int16], length_ms: float) -> None:
         """Send audio of the user (mono, 16 kHz, int16 [n], of this length) to the agent."""

@@ -59,8 +59,10 @@ class ResumedSession:
         return self.state.expires_at - time.time()
 
 
-async def resume(gateway: Gateway, principal: Principal, session_id: str) -> ResumedSession:
-    """Become the owner of a session.
+async def resume(
+    gateway: Gateway, principal: Principal, session_id: str, *, webrtc: bool = False
+) -> ResumedSession:
+    """Become the owner of a session; ``webrtc``: its audio is sent over RTP.
 
     Raises:
         NotResumableError: it is unknown, over, too old, or of another principal.
@@ -84,6 +86,7 @@ async def resume(gateway: Gateway, principal: Principal, session_id: str) -> Res
             voices=gateway.settings.realtime.voices,
             expires_at=state.expires_at,
             agent=state.agent,
+            webrtc=webrtc,
         )
         try:
             config.change(state.settings)

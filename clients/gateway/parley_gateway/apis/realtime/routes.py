@@ -24,6 +24,7 @@ from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import SessionConfig, first_config
 from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
+from parley_gateway.apis.realtime.webrtc.sideband import Sideband
 from parley_gateway.calls import hold_share
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
@@ -40,7 +41,6 @@ from parley_gateway.websocket import (
 
 SUBPROTOCOL = "realtime"
 _BETA = Close(4000, "beta_not_supported")
-_UNKNOWN_CALL = Close(4004, "call_not_found")
 
 
 async def _serve(
@@ -93,6 +93,20 @@ async def _serve(
             ).run()
 
 
+async def _join(websocket: WebSocket, gateway: Gateway, calls: WebRtcCalls, places: Shares) -> None:
+    """Serve one WebSocket that joins a WebRTC call, from its request to its close."""
+    with ExitStack() as stack:
+        try:
+            principal = await gateway.guard.admit(websocket, "agent")
+            peer = calls.find(websocket.query_params["call_id"], principal)
+            stack.enter_context(hold_share(places, principal, gateway.settings.calls, "connections"))
+        except ParleyError as error:
+            await refuse(websocket, error, gateway)
+            return
+        await accept(websocket, SUBPROTOCOL)
+        await Sideband(websocket, gateway, peer).run()
+
+
 class _RealtimeSocket(WebSocketSession):
     """Client events in, server events out."""
 
@@ -139,9 +153,6 @@ def _unsupported(connection: HTTPConnection) -> tuple[ClientEventError, Close] |
     if "realtime=v1" in connection.headers.get("openai-beta", "") or "openai-beta.realtime-v1" in offered:
         message = "The beta form of the Realtime API is not supported; leave out the header OpenAI-Beta."
         return ClientEventError(message, code="beta_api_shape_disabled"), _BETA
-    if "call_id" in connection.query_params:
-        message = "A running call cannot be joined by WebSocket; use its data channel."
-        return ClientEventError(message, code="call_id_not_supported", param="call_id"), _UNKNOWN_CALL
     return None
 
 
@@ -161,7 +172,10 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.websocket("/v1/realtime")
     async def realtime(websocket: WebSocket) -> None:
-        await _serve(websocket, gateway, secrets, places, limiter)
+        if "call_id" in websocket.query_params:
+            await _join(websocket, gateway, calls, places)
+        else:
+            await _serve(websocket, gateway, secrets, places, limiter)
 
     @router.post("/v1/realtime/client_secrets")
     async def client_secret(request: Request) -> Response:

@@ -54,7 +54,6 @@ class RealtimeSession:
         self._principal = principal
         self._limiter = limiter
         self._id: str = config.body["id"]
-        self._webrtc = webrtc
         self._resumed = resumed
         self._kept: KeptSession | None = None
         self._emit = emit
@@ -68,6 +67,8 @@ class RealtimeSession:
         """Whether the agent's call was opened."""
         self.closed: protocol.Closed | None = None
         """The agent's last event; None: the agent has not ended the call."""
+        self.has_hung_up = False
+        """Whether the client has ended the session, and not only this connection."""
 
     def begin(self) -> None:
         """Send the first events, when the client is connected."""
@@ -81,9 +82,12 @@ class RealtimeSession:
         if self._kept is not None and not kind.endswith(".delta"):
             self._kept.on_change()
 
-    async def on_client_event(self, raw: str | bytes) -> None:
-        """Handle an event of the client, and wait until there is room for another."""
-        await self.conversation.on_client_event(raw)
+    async def on_client_event(self, raw: str | bytes, emit: Emit | None = None) -> None:
+        """Handle an event of the client, and wait until there is room for another.
+
+        ``emit`` gets the error where it is refused; None: all that listen do.
+        """
+        await self.conversation.on_client_event(raw, emit)
         self._rescheduled.set()
         await self.commands.wait_for_room()
 
@@ -109,12 +113,12 @@ class RealtimeSession:
 
     async def _run_call(self, start: protocol.Start) -> None:
         async with self._gateway.calls.open(
-            start, principal=self._principal, api="realtime", shows_checkpoints=not self._webrtc
+            start, principal=self._principal, api="realtime", shows_checkpoints=True
         ) as call:
             self.has_opened = True
             self.conversation.on_call_opened(call.text_tokens)
             helpers = [self.commands.run(call), self._run_timers(), self._keep_alive()]
-            kept = self._kept = None if self._webrtc else self._keep(call)
+            kept = self._kept = self._keep(call)
             if kept is None:
                 await run_with_helpers(self._read(call), *helpers)
                 return
@@ -137,7 +141,7 @@ class RealtimeSession:
     def _is_over(self) -> bool:
         """Whether the conversation is over, and not only this connection."""
         closed = self.closed
-        return (
+        return self.has_hung_up or (
             closed is not None
             and closed.reason in REGULAR_REASONS
             and not self._gateway.calls.going_away.is_set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any
 
 import msgspec
@@ -31,8 +31,10 @@ from parley.protocol import INPUT_SAMPLE_RATE
 from parley.timeouts import cancel_all, hold_task, is_set_within, with_timeout
 from parley_gateway.apis.realtime.client_events import check_shape, check_size
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
+from parley_gateway.apis.realtime.resumption import ResumedSession, resume
 from parley_gateway.apis.realtime.server_events import (
     ClientEventError,
+    Emit,
     emitter,
     error_response,
     new_id,
@@ -61,6 +63,8 @@ _MAX_MESSAGES = 256
 _MAX_MESSAGE_BYTES = 4_194_304
 """Size of all waiting messages."""
 _MAX_BUFFERED_BYTES = 1_048_576
+_MAX_JOINED = 4
+"""Other connections of a call."""
 _MAX_EARLY_EVENTS = 256
 """Events before the data channel is open."""
 _CHANNEL_S = 2.0
@@ -118,6 +122,7 @@ class Peer:
         network: IceNetwork,
         *,
         limiter: ModelLimiter,
+        resumed: ResumedSession | None = None,
     ) -> None:
         self.id = call_id
         self._network = network
@@ -136,10 +141,17 @@ class Peer:
         self._ready = asyncio.Event()
         self._over: asyncio.Future[ParleyError | None] = asyncio.get_running_loop().create_future()
         self._microphone: asyncio.Future[MediaStreamTrack] = asyncio.get_running_loop().create_future()
+        self._config = config
+        self._resumes = resumed is not None
+        self._joined: list[Callable[[dict[str, Any]], None]] = []
+        """Send the call's events to its other connections."""
+        self._handling = asyncio.Lock()
+        self.ended = asyncio.Event()
+        """Set when the call is over."""
         emit = emitter(self._send)
         self._speaker = TrackSpeaker(emit, self._on_played)
         self._session = RealtimeSession(
-            gateway, principal, config, emit, self._speaker, limiter=limiter, webrtc=True
+            gateway, principal, config, emit, self._speaker, limiter=limiter, webrtc=True, resumed=resumed
         )
 
     async def answer(self, offer: Offer) -> str:
@@ -221,7 +233,7 @@ class Peer:
         self._channel = channel
         channel.on("message", self._on_message)
         channel.on("close", self.hang_up)
-        self._session.conversation.begin()
+        self._session.begin()
         early, self._early = self._early, []
         for event in early:
             channel.send(event)
@@ -253,6 +265,32 @@ class Peer:
     def hang_up(self) -> None:
         """End the call."""
         self._end(None)
+
+    def end_session(self) -> None:
+        """End the call for good: no other connection may go on with it."""
+        self._session.has_hung_up = True
+        self._end(None)
+
+    @property
+    def session_body(self) -> dict[str, Any]:
+        """OpenAI's session object."""
+        return self._config.body
+
+    @contextmanager
+    def joined_by(self, send: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+        """Let ``send`` have the call's events too; raises OverloadedError where too many do."""
+        if len(self._joined) >= _MAX_JOINED:
+            raise OverloadedError(f"{_MAX_JOINED} connections have joined the call already")
+        self._joined.append(send)
+        try:
+            yield
+        finally:
+            self._joined.remove(send)
+
+    async def on_side_event(self, message: str | bytes, emit: Emit) -> None:
+        """Handle an event of a connection that has joined; ``emit`` gets the error where it is refused."""
+        async with self._handling:
+            await self._session.on_client_event(message, emit)
 
     async def run(self) -> None:
         """Run until one side ends the call."""
@@ -288,11 +326,13 @@ class Peer:
         while True:
             message = await self._received.get()
             self._waiting_bytes -= len(message)
-            await self._session.on_client_event(message)
+            async with self._handling:
+                await self._session.on_client_event(message)
 
     async def _forward_audio(self) -> None:
         await self._connected.wait()
-        await is_set_within(self._ready, _CHANNEL_S)
+        # A session that goes on does so when its client is there; audio would open another.
+        await is_set_within(self._ready, None if self._resumes else _CHANNEL_S)
         async with aclosing(read_track(await self._microphone)) as microphone:
             async for samples in microphone:
                 self._session.conversation.push_audio(samples, 1000 * len(samples) / INPUT_SAMPLE_RATE)
@@ -325,6 +365,8 @@ class Peer:
         await self._close()
 
     def _send(self, event: dict[str, Any]) -> None:
+        for send in self._joined:
+            send(event)
         raw = json.dumps(event, ensure_ascii=False)
         channel = self._channel
         if channel is None:
@@ -379,11 +421,17 @@ class WebRtcCalls:
                 place.enter_context(hold_share(self._places, principal, settings.calls, "WebRTC calls"))
                 text, session = await _read(request, settings.limits.body_bytes)
                 offer = Offer(text, self._network.peers)
-                given = {**self._secrets.find(request), **session}
-                model = request.query_params.get("model")
-                config = await first_config(self._gateway, principal, model, given, webrtc=True)
+                config, resumed = await self._begin_session(request, principal, session)
                 call_id = new_id(f"{_ID}{self._gateway.instance}")
-                peer = Peer(call_id, self._gateway, principal, config, self._network, limiter=self._limiter)
+                peer = Peer(
+                    call_id,
+                    self._gateway,
+                    principal,
+                    config,
+                    self._network,
+                    limiter=self._limiter,
+                    resumed=resumed,
+                )
                 answer = await peer.answer(offer)
             except (ParleyError, ClientEventError) as error:
                 self._gateway.metrics.refused.labels(error.code).inc()
@@ -392,21 +440,46 @@ class WebRtcCalls:
         headers = {"Location": f"/v1/realtime/calls/{peer.id}"}
         return Response(answer, status_code=201, media_type="application/sdp", headers=headers)
 
+    async def _begin_session(
+        self, request: Request, principal: Principal, session: Mapping[str, Any]
+    ) -> tuple[SessionConfig, ResumedSession | None]:
+        """The settings of a new session, or of the one that goes on; ``session`` came with the offer."""
+        session_id = request.query_params.get("session_id")
+        if session_id is None:
+            given = {**self._secrets.find(request), **session}
+            model = request.query_params.get("model")
+            return await first_config(self._gateway, principal, model, given, webrtc=True), None
+        if session:
+            raise ClientEventError("A session that goes on has its settings.", param="session")
+        resumed = await resume(self._gateway, principal, session_id, webrtc=True)
+        return resumed.config, resumed
+
+    def find(self, call_id: str, principal: Principal) -> Peer:
+        """A call of this principal.
+
+        Raises:
+            NotFoundError: there is none of this id.
+            WrongGatewayError: another gateway has it.
+            ForbiddenError: it belongs to another principal.
+        """
+        peer = self._peers.get(call_id)
+        if peer is None:
+            check_instance(self._gateway.instance, call_id.removeprefix(_ID))
+            raise NotFoundError(f"there is no call {call_id[:100]!r}")
+        if peer.principal.id != principal.id:
+            raise ForbiddenError("the call belongs to another key")
+        return peer
+
     async def hang_up(self, request: Request, call_id: str) -> Response:
         """End a WebRTC call."""
         try:
             principal = await self._gateway.guard.admit(request, "agent")
-            peer = self._peers.get(call_id)
-            if peer is None:
-                check_instance(self._gateway.instance, call_id.removeprefix(_ID))
-                raise NotFoundError(f"there is no call {call_id!r}")
-            if peer.principal.id != principal.id:
-                raise ForbiddenError("the call belongs to another key")
+            peer = self.find(call_id, principal)
         except WrongGatewayError as error:
             return await self._gateway.peers.pass_on(request, error.instance) or error_response(error)
         except ParleyError as error:
             return error_response(error)
-        peer.hang_up()
+        peer.end_session()
         return Response(status_code=200)
 
     async def close(self) -> None:
@@ -425,6 +498,7 @@ class WebRtcCalls:
             try:
                 await peer.run()
             finally:
+                peer.ended.set()
                 del self._peers[peer.id]
 
 
