@@ -80,7 +80,7 @@ async def test_an_answer_goes_on_where_it_was(server):
     assert not of(after, ErrorEvent)
     assert {event.response_id for event in of([*before, *after], Audio)} == {of(before, Audio)[0].response_id}
     assert of(after, Audio)[0].offset_ms == length_ms(before)
-    assert of(after, ResponseDone)[0].audio_ms == length_ms(after)
+    assert abs(of(after, ResponseDone)[0].audio_ms - length_ms(after)) <= 1  # offsets are rounded
 
     said, cut = words_of(before), len(words_of(before))
     text = text_of(before) + text_of(after)

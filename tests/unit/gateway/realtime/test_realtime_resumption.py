@@ -37,13 +37,13 @@ async def claimed(session, agent=None, progress=None, answers=(), audio_ms=0):
         answers=list(answers),
         encoding="pcm16",
         tokens=[],
-        realtime=msgspec.Raw(msgspec.json.encode(session.conversation.state())),
+        api_state=msgspec.Raw(msgspec.json.encode(session.conversation.state())),
         progress=progress,
     )
     claim = SessionClaim(name="sess_1", epoch=2, token="", tokens=[], record=record)
 
-    async def give(*_, realtime):
-        assert realtime
+    async def give(*_, is_translated):
+        assert is_translated
         return claim
 
     settings = SimpleNamespace(realtime=SimpleNamespace(voices={}))
