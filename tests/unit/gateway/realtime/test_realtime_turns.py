@@ -60,6 +60,19 @@ def test_texts_are_sent_to_those_who_want_them(make_session):
     assert "conversation.item.input_audio_transcription.completed" not in session.kinds()
 
 
+def test_words_have_log_probabilities_on_request(make_session):
+    wanted = ["item.input_audio_transcription.logprobs"]
+    audio = {"input": {"transcription": {"model": "whisper-1"}}}
+    session = make_session(session={"include": wanted, "audio": audio})
+    words = [protocol.Word(text="hello", start_ms=0, end_ms=9, confidence=value) for value in (0.5, 0.0)]
+    heard = protocol.Transcript(utterance=1, text="hello hello", is_final=True, confidence=0.9, words=words)
+    session.on_agent(protocol.SpeechStarted(at_ms=100), heard, decision("hello hello"))
+    logprobs = session.one("conversation.item.input_audio_transcription.completed")["logprobs"]
+    assert [(one["token"], one["bytes"]) for one in logprobs] == [("hello", list(b"hello"))] * 2
+    assert logprobs[0]["logprob"] == pytest.approx(-0.693, abs=0.001)
+    assert -30 < logprobs[1]["logprob"] < -20  # finite: it is JSON
+
+
 def test_the_text_can_be_looked_up_later(session):
     session.user_says("hello")
     item_id = session.one("conversation.item.added")["item"]["id"]

@@ -11,6 +11,7 @@ from websockets.asyncio.client import connect
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import DeadlineExceededError
+from parley.protocol import Word
 from parley_gateway.apis.realtime import transcription
 from parley_gateway.apis.realtime.transcription import SessionTranscriber, TranscriptionConfig
 from parley_gateway.security.keys import new_key
@@ -52,6 +53,25 @@ class Session(EventRecorder):
 
 def spoken(text, *, final=True, utterance=1):
     return TranscriptEvent(utterance=utterance, text=text, is_final=final)
+
+
+@pytest.mark.parametrize("detection", [{"type": "server_vad"}, None])
+def test_words_have_log_probabilities_on_request(detection):
+    wanted = ["item.input_audio_transcription.logprobs"]
+    session = Session({"include": wanted, "audio": {"input": {"turn_detection": detection}}})
+    assert session.config.options().words
+    word = Word(text="hello", start_ms=0, end_ms=9, confidence=0.5)
+    session.send("input_audio_buffer.append", audio=SECOND)
+    if detection is None:
+        session.send("input_audio_buffer.commit")
+    session.on_recognizer(
+        SpeechStartedEvent(utterance=1, at_ms=0),
+        SpeechStoppedEvent(utterance=1, at_ms=500, detected_at_ms=600),
+        TranscriptEvent(utterance=1, text="hello", is_final=True, words=[word]),
+        *([] if detection else [FinalizedEvent(at_ms=1_000)]),
+    )
+    completed = session.one("conversation.item.input_audio_transcription.completed")
+    assert [one["token"] for one in completed["logprobs"]] == ["hello"]
 
 
 def test_every_utterance_is_an_item():

@@ -30,6 +30,8 @@ class _UserTurn(InputTurn):
     speaking: bool = True
     texts: dict[int, str] = field(default_factory=dict)
     """Final transcripts, by utterance."""
+    words: dict[int, list[protocol.Word]] = field(default_factory=dict)
+    """Their words, where the client wants log probabilities."""
     text: str = ""
     """The final transcripts together."""
     decided: str = ""
@@ -152,8 +154,12 @@ class UserTurns:
             return
         turn.partial = ""
         turn.text = add_transcript(turn.texts, event)
+        if self._config.wants_logprobs:
+            turn.words[event.utterance] = event.words
         if len(turn.texts) > _MAX_UTTERANCES:
-            del turn.texts[min(turn.texts)]
+            oldest = min(turn.texts)
+            del turn.texts[oldest]
+            turn.words.pop(oldest, None)
         self._stream(turn, turn.text)
         if turn.announced and not turn.speaking:
             self._decide_by_s = self._clock() + _DECISION_S
@@ -230,4 +236,5 @@ class UserTurns:
     def _complete(self, turn: _UserTurn, text: str) -> None:
         self._items.store_transcript(turn, text)
         if self._config.transcription is not None:
-            self._items.complete_turn(turn, text)
+            words = [word for utterance in sorted(turn.words) for word in turn.words[utterance]]
+            self._items.complete_turn(turn, text, words if self._config.wants_logprobs else None)

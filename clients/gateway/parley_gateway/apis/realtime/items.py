@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from parley.protocol import Word
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id
 
 _MAX_ITEMS = 1_024
@@ -16,6 +19,7 @@ _MAX_BYTES = 2_097_152
 """Size of the stored items as JSON."""
 _MIN_COMMIT_MS = 100
 """OpenAI's shortest turn."""
+_LEAST_PROBABILITY = 1e-9
 _KEPT_BYTES = 262_144
 """Of the newest items that outlive the connection, as JSON."""
 
@@ -169,14 +173,16 @@ class Items:
         if turn.item_id in self._items:
             self._items[turn.item_id].body["content"] = [{"type": "input_audio", "transcript": text}]
 
-    def complete_turn(self, turn: InputTurn, text: str) -> None:
-        """Send the final transcript."""
+    def complete_turn(self, turn: InputTurn, text: str, words: Sequence[Word] | None) -> None:
+        """Send the final transcript, with the log probabilities of its ``words``; None: without any."""
+        more = {} if words is None else {"logprobs": list(map(_logprob, words))}
         self._emit(
             "conversation.item.input_audio_transcription.completed",
             item_id=turn.item_id,
             content_index=0,
             transcript=text,
             usage={"type": "duration", "seconds": round(max(0, turn.end_ms - turn.start_ms) / 1000, 3)},
+            **more,
         )
 
     def remove(self, item: StoredItem) -> None:
@@ -212,3 +218,9 @@ def stable_words(first: str, second: str) -> str:
             break
         words.append(one)
     return " ".join(words)
+
+
+def _logprob(word: Word) -> dict[str, Any]:
+    """A word as OpenAI's token: recognisers here give probabilities of words."""
+    logprob = math.log(max(word.confidence, _LEAST_PROBABILITY))
+    return {"token": word.text, "bytes": list(word.text.encode()), "logprob": logprob}

@@ -186,6 +186,11 @@ class InputConfig:
         return _type_of(self.body["audio"]["input"])
 
     @property
+    def wants_logprobs(self) -> bool:
+        """Whether the user's transcripts have log probabilities."""
+        return "item.input_audio_transcription.logprobs" in (self.body["include"] or ())
+
+    @property
     def padding_ms(self) -> int:
         """Audio before the first speech that belongs to the user's turn."""
         if isinstance(self.detection, ServerVad):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,6 +16,7 @@ from starlette.websockets import WebSocket
 
 from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import ParleyError
+from parley.protocol import Word
 from parley_client.errors import CallEndedError
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import CommandQueue
@@ -76,7 +76,7 @@ class TranscriptionConfig(InputConfig):
         return AsrOptions(
             vad=vad_of(self.detection, _MAX_PAUSE_MS),
             language=given.language or "en",
-            words=False,
+            words=self.wants_logprobs,
             phrases=given.keywords or [],
         )
 
@@ -88,11 +88,6 @@ class TranscriptionConfig(InputConfig):
             if audio.transcription is None:  # here it cannot be switched off
                 audio = msgspec.structs.replace(audio, transcription=UNSET)
             self._apply_input(audio)
-
-
-@dataclass
-class _Turn(InputTurn):
-    texts: list[str] = field(default_factory=list)
 
 
 class SessionTranscriber:
@@ -111,10 +106,10 @@ class SessionTranscriber:
         self._decoder = AudioDecoder(config.input_format)
         self._appended_ms = 0.0
         self._committed_ms = 0.0
-        self._turns: OrderedDict[int, _Turn] = OrderedDict()
+        self._turns: OrderedDict[int, InputTurn] = OrderedDict()
         """By utterance, with turn detection."""
-        self._committed: deque[_Turn] = deque()
-        self._texts: list[str] = []
+        self._committed: deque[InputTurn] = deque()
+        self._heard: list[TranscriptEvent] = []
         """Final transcripts of the turn that is not committed."""
         emit("session.created", session=config.body)
 
@@ -140,7 +135,7 @@ class SessionTranscriber:
                 self._commit()
             case client.AudioClear():
                 self._committed_ms = self._appended_ms
-                self._texts.clear()
+                self._heard.clear()
                 self._emit("input_audio_buffer.cleared")
             case client.ItemRetrieve():
                 self._items.send(event.item_id)
@@ -162,7 +157,7 @@ class SessionTranscriber:
     def _commit(self) -> None:
         check_commit(self._appended_ms - self._committed_ms)
         if self._config.detection is None:
-            turn = _Turn(round(self._committed_ms), round(self._appended_ms))
+            turn = InputTurn(round(self._committed_ms), round(self._appended_ms))
             self._items.commit_turn(turn)
             self._committed.append(turn)
         self._committed_ms = self._appended_ms
@@ -173,18 +168,19 @@ class SessionTranscriber:
         match event:
             case FinalizedEvent():
                 if self._committed:
-                    turn, text = self._committed.popleft(), " ".join(filter(None, self._texts))
-                    self._texts.clear()
-                    self._complete(turn, text)
+                    text = " ".join(one.text for one in self._heard if one.text)
+                    words = [word for one in self._heard for word in one.words]
+                    self._heard.clear()
+                    self._complete(self._committed.popleft(), text, words)
             case _ if self._config.detection is not None:
                 self._on_utterance(event)
             case TranscriptEvent(is_final=True):
-                self._texts.append(event.text)
+                self._heard.append(event)
 
     def _on_utterance(self, event: AsrEvent) -> None:
         match event:
             case SpeechStartedEvent():
-                turn = self._turns[event.utterance] = _Turn(event.at_ms)
+                turn = self._turns[event.utterance] = InputTurn(event.at_ms)
                 if len(self._turns) > _MAX_UTTERANCES:
                     self._turns.popitem(last=False)
                 start_ms = max(0, event.at_ms - self._config.padding_ms)
@@ -199,15 +195,15 @@ class SessionTranscriber:
                 turn = self._turns[utterance]
                 if event.is_final:
                     del self._turns[utterance]
-                    self._complete(turn, text)
+                    self._complete(turn, text, event.words)
                 else:
                     stable, turn.partial = stable_words(turn.partial, text), text
                     self._items.send_delta(turn, stable)
 
-    def _complete(self, turn: _Turn, text: str) -> None:
+    def _complete(self, turn: InputTurn, text: str, words: Sequence[Word]) -> None:
         self._items.send_delta(turn, text)
         self._items.store_transcript(turn, text)
-        self._items.complete_turn(turn, text)
+        self._items.complete_turn(turn, text, words if self._config.wants_logprobs else None)
 
 
 class TranscribingSession(WebSocketSession):
