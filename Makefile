@@ -29,7 +29,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval simulate bench-stages gpu-check triton-check \
-    bench-moves perf-analyzer soak chaos load observe fetch models export images release lock clean
+    bench-moves gateway-moves perf-analyzer soak chaos load observe fetch models export images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -161,6 +161,10 @@ soak: setup ## Hours of calls, cancels and kills; does anything grow, or get los
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	$(call provision,--cluster)
 	@$(PY) -m perf bench-moves $(ARGS)
+
+gateway-moves: setup ## Kill the gateway of calls of several protocols, whose clients go on at another (ARGS="--help")
+	@$(PYTHON3) scripts/setup --redis
+	@$(PY) -m perf gateway-moves $(ARGS)
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
 	$(call provision,--cluster)

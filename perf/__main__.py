@@ -16,6 +16,7 @@ _PROGRAMS = {
     "eval-recordings": "eval_recordings",
     "eval-voices": "eval_voices",
     "facts": "facts",
+    "gateway-moves": "gateway_moves",
     "gpu-check": "gpu_check.cli",
     "interrupted": "interrupted",
     "knowledge": "knowledge",

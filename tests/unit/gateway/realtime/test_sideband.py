@@ -110,7 +110,8 @@ async def test_calls_of_others_are_not_joined(gateway, tmp_path):
     async with calling(one.http) as client:
         call_id = client.location.rpartition("/")[2]
         await until(lambda: of(client, "session.created"))
-        for secret, status in ((keys[1].secret, 403), ("nonsense", 401)):
+        token = (await one.http.post("/v1/realtime/client_secrets", json={})).json()["value"]
+        for secret, status in ((keys[1].secret, 403), (token, 403), ("nonsense", 401)):
             with pytest.raises(InvalidStatus) as caught:
                 await connecting(one, call_id, additional_headers={"Authorization": f"Bearer {secret}"})
             assert caught.value.response.status_code == status

@@ -26,6 +26,7 @@ from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
 from parley_gateway.apis.realtime.webrtc.sideband import Sideband
 from parley_gateway.calls import hold_share
+from parley_gateway.errors import ForbiddenError
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
@@ -98,6 +99,8 @@ async def _join(websocket: WebSocket, gateway: Gateway, calls: WebRtcCalls, plac
     with ExitStack() as stack:
         try:
             principal = await gateway.guard.admit(websocket, "agent")
+            if principal.kind == "token":  # a browser has one of its own, and no right to others' calls
+                raise ForbiddenError("a call is joined with a key, not with a token")
             peer = calls.find(websocket.query_params["call_id"], principal)
             stack.enter_context(hold_share(places, principal, gateway.settings.calls, "connections"))
         except ParleyError as error:
