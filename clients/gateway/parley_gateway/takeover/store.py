@@ -143,6 +143,11 @@ class RedisSessionStore:
             return None
         return Entry(int(epoch), data)
 
+    async def epoch(self, name: str) -> int:
+        """The epoch of a session, which may be over; 0: there is none."""
+        (epoch,) = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch"]))
+        return int(epoch) if epoch and epoch.isdigit() and len(epoch) <= _EPOCH_DIGITS else 0
+
     async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
         """Write an entry that lasts for ``keep_s``; returns False if the session has a newer owner."""
         return bool(await self._run(self._save, name, epoch, data, _ms(keep_s), next(self._numbers)))

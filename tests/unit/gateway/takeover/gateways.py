@@ -34,8 +34,11 @@ class MemoryStore:
         epoch, data = self._get(name)
         return None if data is None else Entry(epoch, data)
 
+    async def epoch(self, name):
+        return self._get(name)[0] or 0
+
     async def save(self, name, epoch, data, keep_s):
-        if self._get(name)[0] not in (None, epoch):
+        if (self._get(name)[0] or 0) > epoch:
             return False
         self.entries[name] = epoch, data
         self.writes += 1

@@ -51,6 +51,17 @@ async def test_former_owner_cannot_write_a_session(stores):
     assert await other.save("a", 2, b"mine", KEEP_S)
 
 
+async def test_a_session_may_follow_one_that_is_over(stores):
+    one = stores()
+    assert await one.epoch("a") == 0
+    await one.save("a", 1, b"old", KEEP_S)
+    await one.end("a", 1, is_over=True)
+    assert await one.epoch("a") == 2
+    assert not await one.save("a", 1, b"late", KEEP_S)
+    assert await one.save("a", 3, b"new", KEEP_S)
+    assert await one.find("a") == Entry(3, b"new")
+
+
 async def test_a_write_that_arrives_behind_the_next_one_replaces_nothing(stores, monkeypatch):
     now, late = 0.0, []
     one = stores(clock=lambda: now)

@@ -77,11 +77,12 @@ class SessionKeeper:
         claim: SessionClaim | None,
         encoding: Encoding = "pcm16",
         api_state: Callable[[], bytes] | None = None,
+        epoch: int = 1,
     ) -> KeptSession | None:
         """Begin to keep an open session; None: there is no store.
 
         ``api_state`` makes :attr:`SessionRecord.api_state`; None: a session of ``/v1/sessions``. With it
-        ``session_id`` is the token.
+        ``session_id`` is the token. ``epoch`` is that of a new session.
         """
         if self._store is None or self._sealer is None:
             return None
@@ -96,7 +97,7 @@ class SessionKeeper:
                 encoding=encoding,
                 tokens=[digest],
             )
-            claim = SessionClaim(name, 1, token, [digest], empty)
+            claim = SessionClaim(name, epoch, token, [digest], empty)
         kept = KeptSession(
             settings=self.settings,
             metrics=self.metrics,
@@ -110,6 +111,16 @@ class SessionKeeper:
         )
         self._open[claim.name] = kept
         return kept
+
+    async def next_epoch(self, token: str) -> int:
+        """The epoch of a new session whose token another one may have had."""
+        name = name_in(token)
+        if self._store is None or name is None:
+            return 1
+        try:
+            return 1 + await self._store.epoch(name)
+        except TakeoverUnavailableError:
+            return 1
 
     async def epoch(self, token: str) -> int:
         """How often a session has had an owner; 0: it is over, or unknown, or the store does not answer."""

@@ -231,6 +231,8 @@ async def serve_stream(
             token, claim = signatures.call_token(start.start.call_sid), None
             if RESUME in start.start.custom_parameters:
                 claim = await gateway.kept.claim(token, principal, is_translated=True)
+            # Twilio's call may have had another conversation, before a transfer that nobody answered.
+            epoch = claim.epoch if claim else await gateway.kept.next_epoch(token)
             options = _resume_from(claim) if claim else _options(settings, start)
             async with gateway.calls.open(
                 options, principal=principal, api="twilio", shows_checkpoints=True
@@ -242,6 +244,7 @@ async def serve_stream(
                     session_id=token,
                     owner=principal,
                     claim=claim,
+                    epoch=epoch,
                     api_state=lambda: b"{}",
                 )
                 session.connect(call, start, kept)
