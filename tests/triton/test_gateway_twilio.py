@@ -24,7 +24,7 @@ from parley_gateway.serving import running
 from parley_gateway.settings import Settings
 from parley_gateway.settings_sections import ListenSettings
 
-sys.path.append(str(ROOT / "tests/unit/gateway/twilio"))
+sys.path.append(str(ROOT / "tests/unit/gateway"))
 
 from twilio_line import ACCOUNT, AUTH_TOKEN, PUBLIC_URL, TwilioLine, sign
 
