@@ -291,13 +291,28 @@ class Decoders:
         }
 
     async def _start(self, order: Mapping[str, object], source: int, output: int, says: int) -> Process:
-        """Start a decoder, and close this process's copy of the descriptor of its result.
+        """Start a decoder; the descriptors are its input, its output and its result, whose copy is closed.
 
         Raises:
             DecodersBusyError: no thread is left; asyncio waits for each process in one.
         """
         try:
-            return await _start(order, source, output, says)
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-sP",
+                "-m",
+                decoder_process.__name__,
+                str(says),
+                json.dumps(order),
+                stdin=source,
+                stdout=output,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                # Nothing of the gateway's: its environment holds secrets.
+                env={"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "LC_ALL": "C.UTF-8"},
+                pass_fds=[says],
+                start_new_session=True,
+            )
         except RuntimeError as error:
             raise self._busy(f"a decoder cannot be waited for ({error})") from error
         finally:
@@ -369,26 +384,6 @@ class StreamDecoder:
             return await self._loop.sock_recv(self._audio, _MOST_READ)
         except ConnectionError:  # it ended before it had read all
             return b""
-
-
-async def _start(order: Mapping[str, object], source: int, output: int, result: int) -> Process:
-    """Start a decoder; its descriptors are those of the input, the output and the result."""
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-sP",
-        "-m",
-        decoder_process.__name__,
-        str(result),
-        json.dumps(order),
-        stdin=source,
-        stdout=output,
-        stderr=asyncio.subprocess.DEVNULL,
-        cwd="/",
-        # Nothing of the gateway's: its environment holds secrets.
-        env={"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "LC_ALL": "C.UTF-8"},
-        pass_fds=[result],
-        start_new_session=True,
-    )
 
 
 def _output_bytes(max_s: float) -> int:

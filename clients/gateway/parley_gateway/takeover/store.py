@@ -135,18 +135,18 @@ class RedisSessionStore:
 
     async def find(self, name: str) -> Entry | None:
         """The entry of a session; None: there is none (any more)."""
+        epoch, data = await self.look(name)
+        return Entry(epoch, data) if epoch and data is not None else None
+
+    async def look(self, name: str) -> tuple[int, bytes | None]:
+        """The epoch of a session, 0 where there is none, and its data; None: it is over."""
         epoch, data = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch", "data"]))
-        if epoch is None or data is None:
-            return None
+        if epoch is None:
+            return 0, None
         if not epoch.isdigit() or len(epoch) > _EPOCH_DIGITS:
             _log.warning("the store of the sessions has a damaged entry: %s", name)
-            return None
-        return Entry(int(epoch), data)
-
-    async def epoch(self, name: str) -> int:
-        """The epoch of a session, which may be over; 0: there is none."""
-        (epoch,) = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch"]))
-        return int(epoch) if epoch and epoch.isdigit() and len(epoch) <= _EPOCH_DIGITS else 0
+            return 0, None
+        return int(epoch), data
 
     async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
         """Write an entry that lasts for ``keep_s``; returns False if the session has a newer owner."""

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+from recordings_for_tests import read as decoded
 
 from parley.launcher.options import ROOT
 from parley_client.audio.files import read_speech
-from parley_gateway.audio.decoder_process import LEAST_MS, RefusedError, decode
+from parley_gateway.audio.decoder_process import LEAST_MS, RefusedError
 from parley_gateway.audio.decoder_process import RATES as READ_RATES
 from parley_gateway.audio.recordings import PLAIN, container_of, read_plain
 
@@ -32,14 +33,6 @@ def encode(samples, rate, form, subtype):
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format=form, subtype=subtype)
     return file.getvalue()
-
-
-def decoded(data):
-    """By FFmpeg's libraries, as in a decoder's process."""
-    output = io.BytesIO()
-    container = container_of(data[:16])
-    decode(io.BytesIO(data), output, container.name, dict(container.options), 60.0)
-    return np.frombuffer(output.getvalue(), "<i2")
 
 
 def band(samples, low_hz, high_hz):

@@ -34,8 +34,9 @@ class MemoryStore:
         epoch, data = self._get(name)
         return None if data is None else Entry(epoch, data)
 
-    async def epoch(self, name):
-        return self._get(name)[0] or 0
+    async def look(self, name):
+        epoch, data = self._get(name)
+        return epoch or 0, data
 
     async def save(self, name, epoch, data, keep_s):
         if (self._get(name)[0] or 0) > epoch:

@@ -53,10 +53,10 @@ async def test_former_owner_cannot_write_a_session(stores):
 
 async def test_a_session_may_follow_one_that_is_over(stores):
     one = stores()
-    assert await one.epoch("a") == 0
+    assert await one.look("a") == (0, None)
     await one.save("a", 1, b"old", KEEP_S)
     await one.end("a", 1, is_over=True)
-    assert await one.epoch("a") == 2
+    assert await one.look("a") == (2, None)
     assert not await one.save("a", 1, b"late", KEEP_S)
     assert await one.save("a", 3, b"new", KEEP_S)
     assert await one.find("a") == Entry(3, b"new")

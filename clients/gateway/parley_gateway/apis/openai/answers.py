@@ -42,6 +42,12 @@ class WantedAnswer:
     """Whether the oldest turns are left out of a conversation that is too long."""
 
 
+def make_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> Tool:
+    """A function of the client; without ``parameters`` it takes none."""
+    schema = parameters or {"type": "object", "properties": {}}
+    return Tool(name=name, description=description or "", parameters=schema)
+
+
 def call_wanted(name: str | None, tools: Sequence[Tool]) -> str:
     """``must_call`` for the name that a request demands, or ``ANY_TOOL``; None: the model chooses."""
     if name is None:

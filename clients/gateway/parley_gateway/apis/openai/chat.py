@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from parley.chat import ChatMessage, ToolCall
 from parley.llm.messages import Completed, Sampling
-from parley.protocol import ANY_TOOL, Tool
+from parley.protocol import ANY_TOOL
 from parley_gateway.apis.openai import rest
 from parley_gateway.apis.openai.answers import (
     AnswerEnd,
@@ -25,6 +25,7 @@ from parley_gateway.apis.openai.answers import (
     WantedAnswer,
     arguments_of,
     call_wanted,
+    make_tool,
     read_call,
 )
 from parley_gateway.settings_sections import StageSettings
@@ -126,11 +127,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     def read(self) -> dict[str, Any] | None:
         """The JSON schema; None: the response is text."""
         if self.type == "json_schema" and self.json_schema is None:
-            raise rest.RefusedRequestError(
-                "Missing required parameter: 'response_format.json_schema'.",
-                param="response_format.json_schema",
-                reason="missing_required_parameter",
-            )
+            raise rest.missing("response_format.json_schema")
         if self.type == "text":
             return None
         return (self.json_schema and self.json_schema.schema) or {"type": "object"}
@@ -186,7 +183,8 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> WantedA
     if request.n not in (None, 1):
         raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    tools = [] if request.tool_choice == "none" else [_tool(tool.function) for tool in request.tools or []]
+    wanted = [] if request.tool_choice == "none" else [tool.function for tool in request.tools or []]
+    tools = [make_tool(one.name, one.description, one.parameters) for one in wanted]
     json_schema = request.response_format.read() if request.response_format is not None else None
     if json_schema is not None and tools:
         raise rest.unsupported("response_format", "is not supported together with 'tools'")
@@ -224,25 +222,13 @@ def _demanded(choice: str | NamedTool | None) -> str | None:
     return ANY_TOOL if choice == "required" else None
 
 
-def _tool(function: FunctionDefinition) -> Tool:
-    return Tool(
-        name=function.name,
-        description=function.description or "",
-        parameters=function.parameters or {"type": "object", "properties": {}},
-    )
-
-
 def _message(index: int, message: Message) -> ChatMessage:
     where = f"messages[{index}]"
     content = message.content or ""
     if not isinstance(content, str):
         content = "".join(part.text for part in content)
     if message.role == "tool" and not message.tool_call_id:
-        raise rest.RefusedRequestError(
-            f"Missing required parameter: '{where}.tool_call_id'.",
-            param=f"{where}.tool_call_id",
-            reason="missing_required_parameter",
-        )
+        raise rest.missing(f"{where}.tool_call_id")
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
         content=content,

@@ -25,6 +25,7 @@ from parley_gateway.apis.openai.answers import (
     WantedAnswer,
     arguments_of,
     call_wanted,
+    make_tool,
     read_call,
 )
 from parley_gateway.settings_sections import StageSettings
@@ -159,7 +160,7 @@ def parse_responses_request(request: ResponsesRequest, settings: StageSettings) 
     if form is not None and form.type != "text":
         json_schema = form.schema or {"type": "object"}
         if form.type == "json_schema" and form.schema is None:
-            raise _missing("text.format.schema")
+            raise rest.missing("text.format.schema")
         if tools:
             raise rest.unsupported("text.format", "is not supported together with 'tools'")
     return WantedAnswer(
@@ -218,17 +219,8 @@ def _tool(index: int, tool: ResponseTool) -> Tool:
             param, f"{tool.type[:64]!r} is not supported: only functions of the client are"
         )
     if not tool.name:
-        raise _missing(f"tools[{index}].name")
-    return Tool(
-        name=tool.name,
-        description=tool.description or "",
-        parameters=tool.parameters or {"type": "object", "properties": {}},
-    )
-
-
-def _missing(param: str) -> rest.RefusedRequestError:
-    message = f"Missing required parameter: '{param}'."
-    return rest.RefusedRequestError(message, param=param, reason="missing_required_parameter")
+        raise rest.missing(f"tools[{index}].name")
+    return make_tool(tool.name, tool.description, tool.parameters)
 
 
 def _messages(request: ResponsesRequest) -> list[ChatMessage]:
@@ -254,9 +246,9 @@ def _messages(request: ResponsesRequest) -> list[ChatMessage]:
 
 def _call(where: str, item: InputItem) -> ToolCall:
     if not item.call_id:
-        raise _missing(f"{where}.call_id")
+        raise rest.missing(f"{where}.call_id")
     if not item.name:
-        raise _missing(f"{where}.name")
+        raise rest.missing(f"{where}.name")
     return read_call(where, item.call_id, item.name, item.arguments or "")
 
 
@@ -264,12 +256,12 @@ def _message(where: str, item: InputItem) -> ChatMessage:
     match item.type:
         case "message":
             if item.role is None:
-                raise _missing(f"{where}.role")
+                raise rest.missing(f"{where}.role")
             role = "system" if item.role == "developer" else item.role
             return ChatMessage(role=role, content=_text(f"{where}.content", item.content), tool_calls=[])
         case "function_call_output":
             if not item.call_id:
-                raise _missing(f"{where}.call_id")
+                raise rest.missing(f"{where}.call_id")
             text = _text(f"{where}.output", item.output)
             return ChatMessage(role="tool", content=text, tool_call_id=item.call_id)
         case "item_reference":
@@ -279,7 +271,7 @@ def _message(where: str, item: InputItem) -> ChatMessage:
 
 def _text(where: str, content: Content | None) -> str:
     if content is None:
-        raise _missing(where)
+        raise rest.missing(where)
     if isinstance(content, str):
         return content
     for index, part in enumerate(content):
@@ -325,13 +317,11 @@ class _ResponseWriter:
             "usage": None,
         }
 
-    def begin(self) -> Iterator[dict[str, Any]]:
-        """The first events."""
-        yield self._event("response.created", response=self.body)
-        yield self._event("response.in_progress", response=self.body)
-
     def add(self, part: AnswerPart) -> Iterator[dict[str, Any]]:
         """Events for the next part of the answer."""
+        if not self._events:
+            yield self._event("response.created", response=self.body)
+            yield self._event("response.in_progress", response=self.body)
         if isinstance(part, str):
             yield from self._add_text(part)
             return
@@ -434,7 +424,8 @@ class ResponsesRoute(AnswerRoute):
         writer = _ResponseWriter(given, wanted, model)
         if not given.stream:
             return JSONResponse(await while_connected(request, _whole(writer, parts)))
-        return await self._stream_response(request, _events(writer, parts), media_type=rest.MEDIA_TYPE)
+        events = rest.with_failures(_events(writer, parts), lambda error: _encode(writer.fail(error)))
+        return await self._stream_response(request, events, media_type=rest.MEDIA_TYPE)
 
 
 async def _whole(writer: _ResponseWriter, parts: AsyncGenerator[AnswerPart, None]) -> dict[str, Any]:
@@ -448,21 +439,10 @@ async def _whole(writer: _ResponseWriter, parts: AsyncGenerator[AnswerPart, None
 async def _events(
     writer: _ResponseWriter, parts: AsyncGenerator[AnswerPart, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events. A failure before the first part has an HTTP status of its own."""
-    has_begun = False
     async with aclosing(parts):
-        try:
-            async for part in parts:
-                if not has_begun:
-                    has_begun = True
-                    for event in writer.begin():
-                        yield _encode(event)
-                for event in writer.add(part):
-                    yield _encode(event)
-        except ParleyError as error:
-            if not has_begun:
-                raise
-            yield _encode(writer.fail(error))
+        async for part in parts:
+            for event in writer.add(part):
+                yield _encode(event)
 
 
 def _encode(event: dict[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
@@ -58,6 +58,12 @@ def unsupported(param: str, why: str = "is not supported") -> RefusedRequestErro
     return RefusedRequestError(f"'{param}' {why}", param=param, reason="unsupported_parameter")
 
 
+def missing(param: str) -> RefusedRequestError:
+    """The error for a request without a field that it needs."""
+    message = f"Missing required parameter: '{param}'."
+    return RefusedRequestError(message, param=param, reason="missing_required_parameter")
+
+
 def body_of(error: ParleyError) -> dict[str, Any]:
     """The JSON object of an error."""
     param, code = (
@@ -103,11 +109,9 @@ def refusal_of(error: Exception, kind: Any) -> RefusedRequestError:
         return RefusedRequestError(
             f"Unrecognized request argument supplied: {param}", param=param, reason="unknown_parameter"
         )
-    if missing := _MISSING_FIELD.match(text):
-        param = f"{where}.{missing.group(1)}".lstrip(".")
-        return RefusedRequestError(
-            f"Missing required parameter: '{param}'.", param=param, reason="missing_required_parameter"
-        )
+    if absent := _MISSING_FIELD.match(text):
+        param = f"{where}.{absent.group(1)}".lstrip(".")
+        return missing(param)
     return RefusedRequestError(f"The request cannot be read: {text}", param=where or None)
 
 
@@ -154,8 +158,11 @@ def event(content: Any) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
-async def with_failures(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Send failures after the first event as an event, because the status is sent already."""
+async def with_failures(
+    events: AsyncGenerator[bytes, None],
+    tell: Callable[[ParleyError], bytes] = lambda error: event(body_of(error)),
+) -> AsyncGenerator[bytes, None]:
+    """Send failures after the first event as an event of ``tell``, because the status is sent already."""
     begun = False
     async with aclosing(events):
         try:
@@ -165,4 +172,4 @@ async def with_failures(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[b
         except ParleyError as error:
             if not begun:
                 raise
-            yield event(body_of(error))
+            yield tell(error)

@@ -79,8 +79,7 @@ async def read_request(request: Request, recording: SpooledFile) -> Transcriptio
     except InvalidFormError as error:
         raise rest.RefusedRequestError(f"The form cannot be read: {error}") from error
     if file != "file":
-        message = "Missing required parameter: 'file'."
-        raise rest.RefusedRequestError(message, param="file", reason="missing_required_parameter")
+        raise rest.missing("file")
     fields = fields_of(form, _LISTS)
     if fields.get("response_format", "json") not in _FORMATS:
         raise rest.unsupported("response_format", f"must be one of {', '.join(_FORMATS)}")

@@ -112,26 +112,16 @@ class SessionKeeper:
         self._open[claim.name] = kept
         return kept
 
-    async def next_epoch(self, token: str) -> int:
-        """The epoch of a new session whose token another one may have had."""
+    async def look(self, token: str) -> tuple[int, bool]:
+        """The epoch of a session, 0 where it is not known, and whether it can go on."""
         name = name_in(token)
         if self._store is None or name is None:
-            return 1
+            return 0, False
         try:
-            return 1 + await self._store.epoch(name)
+            epoch, data = await self._store.look(name)
         except TakeoverUnavailableError:
-            return 1
-
-    async def epoch(self, token: str) -> int:
-        """How often a session has had an owner; 0: it is over, or unknown, or the store does not answer."""
-        name = name_in(token)
-        if self._store is None or name is None:
-            return 0
-        try:
-            entry = await self._store.find(name)
-        except TakeoverUnavailableError:
-            return 0
-        return 0 if entry is None else entry.epoch
+            return 0, False
+        return epoch, data is not None
 
     async def claim(self, token: str, principal: Principal, *, is_translated: bool = False) -> SessionClaim:
         """Become the owner of a session; its connection elsewhere ends.

@@ -186,7 +186,8 @@ class TwilioPlayback:
 
 async def can_go_on(gateway: Gateway, signatures: TwilioSignatures, call_sid: str) -> bool:
     """Whether a call whose stream has ended goes on with another one."""
-    return 0 < await gateway.kept.epoch(signatures.call_token(call_sid)) < _MOST_STREAMS
+    epoch, is_kept = await gateway.kept.look(signatures.call_token(call_sid))
+    return is_kept and epoch < _MOST_STREAMS
 
 
 def _resume_from(claim: SessionClaim) -> protocol.Start:
@@ -232,7 +233,7 @@ async def serve_stream(
             if RESUME in start.start.custom_parameters:
                 claim = await gateway.kept.claim(token, principal, is_translated=True)
             # Twilio's call may have had another conversation, before a transfer that nobody answered.
-            epoch = claim.epoch if claim else await gateway.kept.next_epoch(token)
+            before, _ = (0, False) if claim else await gateway.kept.look(token)
             options = _resume_from(claim) if claim else _options(settings, start)
             async with gateway.calls.open(
                 options, principal=principal, api="twilio", shows_checkpoints=True
@@ -244,7 +245,7 @@ async def serve_stream(
                     session_id=token,
                     owner=principal,
                     claim=claim,
-                    epoch=epoch,
+                    epoch=before + 1,
                     api_state=lambda: b"{}",
                 )
                 session.connect(call, start, kept)
