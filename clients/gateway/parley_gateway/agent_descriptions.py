@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,6 +29,7 @@ from parley_gateway.moves import DOUBTFUL
 from parley_gateway.servers import Servers, TritonServer
 
 _log = logging.getLogger(__name__)
+_SEPARATORS = re.compile(r"[-+ ().]")
 # A description needs a session on a server; it is cached for this time (seconds).
 _CACHE_S = 15.0
 _FAILURE_CACHE_S = 1.0
@@ -91,6 +93,13 @@ class _CachedDescription:
             _log.debug("agents, languages and voices of sessions are not checked: %s", error.to_log())
         elif error is not None:
             _log.warning("agents, languages and voices of sessions are not checked", exc_info=error)
+
+
+def digits_of(number: str) -> str:
+    """The digits of a telephone number, or of one in a SIP address; empty: it is another address."""
+    user = number.partition("@")[0].lower().removeprefix("sips:").removeprefix("sip:")
+    digits = _SEPARATORS.sub("", user)
+    return digits if digits.isascii() and digits.isdecimal() else ""
 
 
 class AgentDescriptions:
@@ -189,6 +198,14 @@ class AgentDescriptions:
         if not any(map(fits, agents)):
             agents = await self.agents(_RENEW_S)
         return next(filter(fits, agents), None)
+
+    async def find_by_number(self, number: str) -> str:
+        """The name of the agent of a number; empty: the server's own. Raises as :meth:`get`."""
+        called = digits_of(number)
+        if not called:
+            return ""
+        agent = await self.find_agent(lambda one: called in map(digits_of, one.numbers))
+        return "" if agent is None else agent.name
 
     async def _ask_in_turn(self, name: str) -> _Answer:
         """The description of an agent by the first server that returns one, and that server."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -42,7 +41,6 @@ _XML: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {"application/xml": {}}}},
 }
-_SEPARATORS = re.compile(r"[-+ ().]")
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -60,7 +58,7 @@ def routes(gateway: Gateway) -> APIRouter:
         principal, form = await _admit(gateway, signatures, request)
         try:
             gateway.calls.check_room(principal)
-            agent = await _find_agent(gateway, form.get("To", [""])[0])
+            agent = await gateway.descriptions.find_by_number(form.get("To", [""])[0])
         except ParleyError:
             # Another agent than that of the number must not answer where none is known.
             return _twiml(BUSY)
@@ -127,22 +125,6 @@ def _connect(signatures: TwilioSignatures, agent: str, *, is_resumed: bool = Fal
 
 def _twiml(content: str) -> Response:
     return Response(content, media_type="application/xml")
-
-
-def digits_of(number: str) -> str:
-    """The digits of a telephone number, or of one in a SIP address; empty: it is another address."""
-    user = number.partition("@")[0].lower().removeprefix("sips:").removeprefix("sip:")
-    digits = _SEPARATORS.sub("", user)
-    return digits if digits.isascii() and digits.isdecimal() else ""
-
-
-async def _find_agent(gateway: Gateway, number: str) -> str:
-    """The name of the agent that takes calls of a number; empty: the server's own."""
-    called = digits_of(number)
-    if not called:
-        return ""
-    agent = await gateway.descriptions.find_agent(lambda one: called in map(digits_of, one.numbers))
-    return "" if agent is None else agent.name
 
 
 def _read_form(body: bytes) -> dict[str, list[str]]:
