@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import httpx2
 import pytest
-from test_twilio_stream import Agent
+from telephone_agent import TelephoneAgent
 from twilio_line import PUBLIC_URL, closing, voice_request
 
 from parley.protocol import Closed, EndingOptions, Transfer, TransferTarget
@@ -35,7 +35,7 @@ def read(answer):
 
 @pytest.fixture
 async def agent():
-    return Agent()
+    return TelephoneAgent()
 
 
 @pytest.fixture
