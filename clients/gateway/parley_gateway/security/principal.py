@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from parley.errors import NotPermittedError
 from parley_gateway.errors import UnauthorizedError
 
-Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "calls", "admin"]
+Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "calls", "dial", "admin"]
 """What a principal may do."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 """All scopes."""
@@ -30,7 +30,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 _USUAL = KeyLimits()
 _ANYBODY = "anonymous"
-RESERVED_IDS = frozenset({_ANYBODY, "twilio"})
+RESERVED_IDS = frozenset({_ANYBODY, "twilio", "sip"})
 """Ids of principals without a key; a key with one of them would be taken for them."""
 
 
@@ -97,7 +97,7 @@ class Principal:
             raise NotPermittedError(f"these credentials may not call {what}")
 
 
-ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous", root="anonymous")
+ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"dial", "admin"}, kind="anonymous", root="anonymous")
 """The principal of requests without credentials."""
 
 MAX_CREDENTIAL_CHARS = 8_192

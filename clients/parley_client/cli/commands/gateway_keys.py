@@ -24,7 +24,7 @@ from parley_client.errors import UsageError
 if TYPE_CHECKING:
     from parley_gateway.security.principal import Scope
 
-_SCOPES = ("agent", "transcribe", "speak", "chat", "voices", "calls", "admin")
+_SCOPES = ("agent", "transcribe", "speak", "chat", "voices", "calls", "dial", "admin")
 # How long to wait for a file that another process changes, and how often to look at it meanwhile (seconds).
 _LOCK_S = 10.0
 _LOOK_S = 0.05
