@@ -89,6 +89,7 @@ test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --cluster
 	@$(PYTHON3) scripts/setup --postgres
 	@$(PYTHON3) scripts/setup --prometheus
+	@$(PYTHON3) scripts/setup --telephones
 	@# One process more than processors: some tests wait for programs of their own.
 	@$(PY) -m pytest tests/unit tests/torch $(if $(REPEAT),,-n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal) \
 	    $(REPORTING) $(ARGS)

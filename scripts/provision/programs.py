@@ -66,6 +66,12 @@ def install_missing(programs: Mapping[str, str], _root: Path) -> None:
         _install(missing)
 
 
+def provide_telephones(_root: Path) -> None:
+    """Install SIPp, baresip and sofia-sip where they are missing and this user can."""
+    library = "libsofia-sip-ua0"
+    install_missing(_TELEPHONES | ({} if loads("libsofia-sip-ua.so.0") else {library: library}), _root)
+
+
 def provide_prometheus(root: Path) -> None:
     """Provide Debian's prometheus, promtool and amtool in ``.cache``, where apt-get can download them.
 
@@ -152,6 +158,7 @@ def _install(packages: list[str]) -> None:
         raise SetupError(f"{' '.join(command)} failed:\n{last_lines(done)}")
 
 
+_TELEPHONES = {"baresip-core": "baresip", "sip-tester": "sipp"}
 _CLUSTER = {"iproute2": "ip", "nftables": "nft", "nginx-light": "nginx", "redis-server": "redis-server"}
 _CONTAINERS = {
     **{name: name for name in ("buildah", "catatonit", "crun", "debootstrap", "openssl", "podman", "runc")},
@@ -167,6 +174,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "postgres": (
         "the PostgreSQL that shared vectors are tested with, as root on Debian",
         partial(install_missing, {"postgresql": "pg_ctlcluster"}),
+    ),
+    "telephones": (
+        "SIP's library, and telephones that tests call with, as root on Debian",
+        provide_telephones,
     ),
     "containers": (
         "what images are built, run and tested with, as root on Debian",

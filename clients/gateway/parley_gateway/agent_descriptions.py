@@ -199,6 +199,14 @@ class AgentDescriptions:
             agents = await self.agents(_RENEW_S)
         return next(filter(fits, agents), None)
 
+    async def check_start(self, start: protocol.Start, may_call: MayCall) -> None:
+        """Check the options of a new call; the default language is not worth a question to a server.
+
+        Raises as :meth:`check`.
+        """
+        language = None if start.language in ("", protocol.Start().language) else start.language
+        await self.check(language=language, voice=start.voice, agent=start.agent, may_call=may_call)
+
     async def find_by_number(self, number: str) -> str:
         """The name of the agent of a number; empty: the server's own. Raises as :meth:`get`."""
         called = digits_of(number)

@@ -40,6 +40,7 @@ from parley_gateway.security.guard import Guard
 from parley_gateway.security.origins import add_headers
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings import Settings
+from parley_gateway.sip import routes as sip
 from parley_gateway.spool import Spool
 
 Api: TypeAlias = Callable[[Gateway], APIRouter]
@@ -57,6 +58,9 @@ APIS: tuple[Api, ...] = (
     twilio.routes,
     page.routes,
 )
+
+SIP_APIS: tuple[Api, ...] = (operations.routes, sip.routes)
+"""Of the process that takes telephone calls: a fault of its library ends no other call."""
 
 
 def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
@@ -93,6 +97,7 @@ def create_app(
     servers: Servers | None = None,
     transport: Callable[[TritonServer], Transport] = triton_transport,
     kept: SessionKeeper | None = None,
+    apis: tuple[Api, ...] = APIS,
 ) -> FastAPI:
     """One gateway: ``app.state.gateway`` is what its APIs share.
 
@@ -101,6 +106,7 @@ def create_app(
         servers: The servers; None: those of the settings.
         transport: Makes a call's transport to a server.
         kept: Keeps sessions for other gateways; None: as the settings say. Closed with the application.
+        apis: What it answers.
     """
     tracing = open_tracing("parley-gateway", os.environ)
     metrics = Metrics()
@@ -154,7 +160,7 @@ def create_app(
     )
     app.state.gateway = gateway
     _protect(app, gateway, gateway.connections)
-    for routes in APIS:
+    for routes in apis:
         app.include_router(routes(gateway))
     complete_openapi(app, authenticated=gateway.guard.authenticated)
     _add_document(app, "/openapi.json", app.openapi)

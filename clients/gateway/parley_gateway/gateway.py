@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from parley_gateway.agent_descriptions import AgentDescriptions
@@ -38,3 +40,5 @@ class Gateway:
     connections: ConnectionLimiter
     kept: SessionKeeper
     peers: Peers
+    beside: list[Callable[[], AbstractAsyncContextManager[None]]] = field(default_factory=list)
+    """What APIs run while the gateway listens."""

@@ -28,6 +28,10 @@ class Metrics:
         self.draining = gauge(
             "parley_gateway_draining", "1 while no new calls are taken, because the process ends"
         )
+        self.sip_registered = gauge(
+            "parley_gateway_sip_registered",
+            "1 while the SIP account is registered at its trunk",
+        )
         self.stages = gauge(
             "parley_gateway_stage_requests",
             "Requests and streams of single stages that are under way, by API",

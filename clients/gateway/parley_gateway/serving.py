@@ -109,7 +109,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None:
+async def serve(
+    settings: Settings, on_ready: Callable[[Running], None], *, app: FastAPI | None = None
+) -> None:
     """Listen until a signal ends it: the first lets calls finish, the second ends at once.
 
     Raises:
@@ -124,7 +126,7 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
-        async with running(settings, now) as one:
+        async with running(settings, now, app=app) as one:
             await one.gateway.decoders.start()
             loop.add_signal_handler(signal.SIGHUP, one.reload)
             # A full collection holds the event loop, and so all calls: 100 ms with what is imported and
@@ -187,6 +189,8 @@ async def running(
                 urls.append(await stack.enter_async_context(side))
             if listen.metrics_port is not None and not is_loopback(listen.metrics_host or listen.host):
                 _LOG.warning("requests to %s/metrics need no credentials", urls[-1])
+            for beside in gateway.beside:
+                await stack.enter_async_context(beside())
             yield Running(gateway, url, urls[0], urls[1], certificate)
             await _first(gateway.calls.drain(0.0), now.wait())
     finally:

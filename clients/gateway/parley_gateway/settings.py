@@ -30,6 +30,7 @@ from parley_gateway.settings_sections import (
     StageSettings,
     WriterSettings,
 )
+from parley_gateway.sip.settings import SipSettings
 from parley_gateway.spool import UploadSettings
 from parley_gateway.takeover.settings import TakeoverSettings
 
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sessions: SessionSettings = SessionSettings()
     takeover: TakeoverSettings = TakeoverSettings()
     twilio: TwilioSettings = TwilioSettings()
+    sip: SipSettings = SipSettings()
     realtime: RealtimeSettings = RealtimeSettings()
     stages: StageSettings = StageSettings()
     uploads: UploadSettings = UploadSettings()

@@ -32,6 +32,7 @@ EXAMPLES = """\
   parley gateway                                  a page and every protocol at http://127.0.0.1:8080/
   parley gateway --listen 9000 --server 10.0.0.5:8001,10.0.0.6:8001
                                                   another port, in front of two servers
+  parley gateway --config sip.toml sip           telephone calls by SIP
   parley gateway keys new --name kiosk >> keys.toml
   PARLEY_GATEWAY_SECURITY_KEYS_FILE=keys.toml parley gateway
                                                   only for those who have a key"""
@@ -65,9 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--certificate", metavar="FILE", help="PEM: serve HTTPS, TLS 1.3 only")
     parser.add_argument("--key", metavar="FILE", help="PEM: the certificate's private key")
     parser.set_defaults(action=None)
-    actions = parser.add_subparsers(dest="action", metavar="[keys|health]", help="instead of running one:")
+    actions = parser.add_subparsers(
+        dest="action", metavar="[keys|health|sip]", help="instead of running one:"
+    )
     gateway_keys.add_arguments(actions.add_parser("keys", help="make, list and revoke API keys"))
     actions.add_parser("health", help="whether the gateway of these settings takes calls: a health check")
+    actions.add_parser("sip", help="take telephone calls by SIP, and no others (the settings [sip])")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
 
 
@@ -84,25 +88,29 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
     if args.action == "health":
         return _ask_health(_settings(args).listen)
-    from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
+    from parley_gateway.app import APIS, SIP_APIS, create_app  # noqa: PLC0415 - an optional extra
+    from parley_gateway.logs import log_to_stderr  # noqa: PLC0415
     from parley_gateway.serving import serve  # noqa: PLC0415
 
-    settings = _settings(args)
+    settings, is_sip = _settings(args), args.action == "sip"
+    if is_sip and not settings.sip.listen:
+        raise UsageError("sip.listen is empty: name the address for telephones, such as sip:10.0.0.5:5060")
 
     def announce(one: Running) -> None:
         try:
-            _announce(one, settings, console)
+            _announce(one, settings, console, settings.sip.listen if is_sip else f"{one.url}/")
         except (OSError, OutputClosedError) as error:  # calls need no output
             discard_output()
             logging.getLogger("parley.gateway").warning("where it listens cannot be written: %s", error)
 
     level = logging.getLevelName(args.log_level.upper())
     with log_to_stderr(settings.security.audit_file, level, settings.log.format):
-        asyncio.run(serve(settings, announce))
+        app = create_app(settings, apis=SIP_APIS if is_sip else APIS)
+        asyncio.run(serve(settings, announce, app=app))
     return 0
 
 
-def _announce(one: Running, settings: Settings, console: Console) -> None:
+def _announce(one: Running, settings: Settings, console: Console, url: str) -> None:
     """Print where the gateway listens, for people and for programs, and which servers it lacks."""
     for source, problem in one.gateway.servers.discovery_problems.items():
         if problem:
@@ -118,7 +126,7 @@ def _announce(one: Running, settings: Settings, console: Console) -> None:
                 f"{what}: calls are refused until {until}",
                 advice_on_waiting(server.address, server.problem, is_connected=server.is_connected),
             )
-    console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
+    console.print(f"Talk to the agent at [bold]{url}[/] (Ctrl-C ends it).")
     health = f" health={one.health_url}" if one.health_url else ""
     metrics = f" metrics={one.metrics_url}" if one.metrics_url else ""
     servers = settings.servers.file or ",".join(settings.servers.addresses)

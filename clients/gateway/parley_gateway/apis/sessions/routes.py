@@ -43,9 +43,6 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
 from parley_gateway.voice_owners import check_voice
 
-_DEFAULT_LANGUAGE = protocol.Start().language
-"""Of sessions that name none: it is not worth a question to a server."""
-
 
 class _Rest:
     """Handlers of the REST routes."""
@@ -69,12 +66,9 @@ class _Rest:
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
-        language = None if start.language in ("", _DEFAULT_LANGUAGE) else start.language
         if options.resume is None:
             principal.check_agent(start.agent)
-        await gateway.descriptions.check(
-            language=language, voice=start.voice, agent=start.agent, may_call=principal.may_call
-        )
+        await gateway.descriptions.check_start(start, principal.may_call)
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
