@@ -15,14 +15,16 @@ sys.path.extend(map(str, Path(__file__).parent.glob("*/")))
 from listening_gateway import GatewayUnderTest
 from redis_server import RedisServer
 
+from parley_gateway.app import APIS
+
 
 @pytest.fixture
 async def gateway():
     """Starts gateways with settings by section, before agents of given behaviours."""
     async with AsyncExitStack() as stack:
 
-        async def start(*behaviours, **parts):
-            one = GatewayUnderTest(behaviours, parts)
+        async def start(*behaviours, apis=APIS, **parts):
+            one = GatewayUnderTest(behaviours, parts, apis=apis)
             await one.start()
             stack.push_async_callback(one.stop)
             return one

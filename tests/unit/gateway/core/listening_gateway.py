@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosedError
 from parley.canaries.asking import CanaryResult
 from parley.errors import ParleyError
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL
-from parley_gateway.app import create_app
+from parley_gateway.app import APIS, create_app
 from parley_gateway.servers import Servers, ServerSettings, TritonServer
 from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.load import ServerReport
@@ -95,7 +95,7 @@ class FakePool:
 class GatewayUnderTest:
     """One gateway; with several behaviours, one server for each."""
 
-    def __init__(self, behaviours: tuple[Any, ...], parts: dict[str, dict[str, Any]], keeper=None):
+    def __init__(self, behaviours: tuple[Any, ...], parts: dict[str, dict[str, Any]], keeper=None, apis=APIS):
         agents = [
             FakeAgent(*one) if isinstance(one, tuple) else FakeAgent(one) for one in behaviours or (polite,)
         ]
@@ -120,6 +120,7 @@ class GatewayUnderTest:
             ),
             transport=self.pool.transport,
             kept=keeper,
+            apis=apis,
         )
         self.gateway = self.app.state.gateway
         self._stack = AsyncExitStack()
