@@ -40,7 +40,6 @@ from parley_gateway.security.guard import Guard
 from parley_gateway.security.origins import add_headers
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings import Settings
-from parley_gateway.sip import routes as sip
 from parley_gateway.spool import Spool
 
 Api: TypeAlias = Callable[[Gateway], APIRouter]
@@ -58,9 +57,6 @@ APIS: tuple[Api, ...] = (
     twilio.routes,
     page.routes,
 )
-
-SIP_APIS: tuple[Api, ...] = (operations.routes, sip.routes)
-"""Of the process that takes telephone calls: a fault of its library ends no other call."""
 
 
 def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from parley import protocol
 from parley.errors import InvalidMessageError
 from parley_client.options import check_size, check_start
+from parley_gateway.apis import operations
 from parley_gateway.apis.sessions.messages import SessionOptions, start_of
 from parley_gateway.bodies import json_answer, read_json
 from parley_gateway.gateway import Gateway
@@ -91,3 +92,7 @@ def routes(gateway: Gateway) -> APIRouter:
         end
     )
     return router
+
+
+APIS = (operations.routes, routes)
+"""Of the process that takes telephone calls: a fault of its library ends no other call."""

@@ -24,6 +24,7 @@ from parley_client.cli.output import discard_output, print_warning
 from parley_client.errors import OutputClosedError, UsageError
 
 if TYPE_CHECKING:
+    from parley_gateway.app import Api
     from parley_gateway.serving import Running
     from parley_gateway.settings import Settings
     from parley_gateway.settings_sections import ListenSettings
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
     if args.action == "health":
         return _ask_health(_settings(args).listen)
-    from parley_gateway.app import APIS, SIP_APIS, create_app  # noqa: PLC0415 - an optional extra
+    from parley_gateway.app import create_app  # noqa: PLC0415 - an optional extra
     from parley_gateway.logs import log_to_stderr  # noqa: PLC0415
     from parley_gateway.serving import serve  # noqa: PLC0415
 
@@ -105,9 +106,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     level = logging.getLevelName(args.log_level.upper())
     with log_to_stderr(settings.security.audit_file, level, settings.log.format):
-        app = create_app(settings, apis=SIP_APIS if is_sip else APIS)
+        app = create_app(settings, apis=_sip_apis()) if is_sip else None
         asyncio.run(serve(settings, announce, app=app))
     return 0
+
+
+def _sip_apis() -> tuple[Api, ...]:
+    from parley_gateway.sip.routes import APIS  # noqa: PLC0415 - other gateways do not need it
+
+    return APIS
 
 
 def _announce(one: Running, settings: Settings, console: Console, url: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from telephone import HOST, Telephone, free_port, until
 from telephone_agent import TelephoneAgent
 
-from parley_gateway.app import SIP_APIS
 from parley_gateway.security.keys import new_key
+from parley_gateway.sip.routes import APIS
 
 
 class TelephoneGateway:
@@ -51,7 +51,7 @@ def telephones(gateway, tmp_path):
         url = f"sip:{HOST}:{free_port()}"
         one = await gateway(
             behave,
-            apis=SIP_APIS,
+            apis=APIS,
             sip={"listen": url, "transfer_s": 5.0} | (sip or {}),
             security={"keys_file": str(tmp_path / "keys.toml")},
             **parts,
