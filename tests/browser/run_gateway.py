@@ -10,7 +10,9 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import FileResponse
 
-from parley_gateway import app
+from parley_gateway.app import APIS, create_app
+from parley_gateway.serving import serve
+from parley_gateway.settings import load_settings
 
 
 def routes(_):
@@ -23,9 +25,6 @@ def routes(_):
     return router
 
 
-app.APIS = (*app.APIS, routes)
-
-from parley_gateway.serving import serve  # noqa: E402
-from parley_gateway.settings import load_settings  # noqa: E402
-
-asyncio.run(serve(load_settings(environment=os.environ), lambda one: print(one.url, flush=True)))
+settings = load_settings(environment=os.environ)
+one = create_app(settings, apis=(*APIS, routes))
+asyncio.run(serve(settings, lambda running: print(running.url, flush=True), app=one))
