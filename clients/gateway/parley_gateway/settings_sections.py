@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from parley.errors import InvalidInputError
 from parley.logs import LogFormat
+from parley.protocol import EndingOptions
 from parley.runtime.drain import MAX_DEADLINE_S
 from parley_gateway.instances import PATTERN
 from parley_stages.synthesis import AUTO, read_names
@@ -22,6 +23,12 @@ Size: TypeAlias = Annotated[int, Meta(ge=1)]
 """Bytes, at least 1."""
 POSITIONAL = Meta(extra={"positional": True})
 """Of a list: an empty entry stands for a place, so that a variable's empty parts are not left out."""
+
+
+def check_transfers(ending: EndingOptions) -> None:
+    """Raise ValueError for a target that a telephone call cannot be transferred to."""
+    if missing := [target.name for target in ending.transfers if not target.to]:
+        raise ValueError(f"ending.transfers: {missing[0]!r} needs a number or an address in `to`")
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.protocol import EndingOptions
-from parley_gateway.settings_sections import Count, Seconds
+from parley_gateway.settings_sections import Count, Seconds, check_transfers
 
 
 class RealtimeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,5 +87,4 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long the rest of the agent's audio may play after the agent has hung up."""
 
     def __post_init__(self) -> None:
-        if missing := [target.name for target in self.ending.transfers if not target.to]:
-            raise ValueError(f"ending.transfers: {missing[0]!r} needs a number or an address in `to`")
+        check_transfers(self.ending)

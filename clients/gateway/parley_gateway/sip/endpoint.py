@@ -331,7 +331,7 @@ class SipEndpoint:
             connect = outgoing = None
 
     async def _transfer(self, dialog: _Dialog, to: str) -> bool:
-        """Whether the peer has connected its caller with somebody else."""
+        """Whether the peer has connected its caller with the target."""
         while not dialog.referred.empty():  # of a transfer that has failed
             dialog.referred.get_nowait()
         self._sip.refer(dialog.number, self._url_of(to, dialog.source))
@@ -373,13 +373,13 @@ class SipEndpoint:
         """Call a number; the agent talks when it is answered.
 
         Raises:
-            InvalidMessageError: nobody can be called, or not that.
+            InvalidMessageError: there is no trunk, or ``to`` is no number.
             NotPermittedError: the client may not call the agent.
             TooManyCallsError, ShuttingDownError, NoServerReadyError: it cannot be served.
         """
         settings = self._settings
         if not settings.trunk:
-            raise InvalidMessageError("sip.trunk is empty: nobody can be called")
+            raise InvalidMessageError("sip.trunk is empty: no calls are made")
         number = request.to.removeprefix("sip:").removesuffix(f"@{settings.trunk_host}")
         if not _NUMBER.fullmatch(number):
             raise InvalidMessageError(

@@ -31,7 +31,7 @@ _MOST_BYTES = 1_500
 _KEYS = "0123456789*#ABCD"
 _SEQUENCE = 1 << 16
 _DEPTH = 2
-"""Packets that wait before playing begins: 40 ms of jitter are heard by nobody."""
+"""Packets that wait before playing begins: 40 ms of jitter are not heard."""
 _MOST_WAITING = 10
 """More come of a burst, or of a faster clock: the oldest are dropped, or the caller would be heard late."""
 _FARTHEST = 500
@@ -248,11 +248,6 @@ class RtpStream(asyncio.DatagramProtocol):
         """Of what :meth:`send` takes (Hz)."""
         assert self._codec is not None
         return self._codec.sample_rate
-
-    @property
-    def lost(self) -> int:
-        """Packets that did not come in time."""
-        return self._jitter.lost
 
     def close(self) -> None:
         """Give the port back."""

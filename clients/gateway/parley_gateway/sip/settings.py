@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.protocol import EndingOptions
-from parley_gateway.settings_sections import Count, Seconds
+from parley_gateway.settings_sections import Count, Seconds, check_transfers
 from parley_gateway.sip.session_description import CODECS, CodecName, Encryption
 
 
@@ -33,7 +33,7 @@ class SipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Networks of which calls are taken: `203.0.113.0/24`. Calls from others get 403."""
     trunk: Annotated[str, Meta(pattern=r"^(sip:[A-Za-z0-9.:\[\]-]+(;transport=(udp|tcp|tls))?)?$")] = ""
-    """Where numbers are called: `sip:trunk.example.com;transport=tls`. Empty: nobody is called."""
+    """Where numbers are called: `sip:trunk.example.com;transport=tls`. Empty: no calls are made."""
     username: str = ""
     """The account at the trunk."""
     password_file: str = ""
@@ -67,8 +67,7 @@ class SipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How long the rest of the agent's audio may play after the agent has hung up."""
 
     def __post_init__(self) -> None:
-        if missing := [target.name for target in self.ending.transfers if not target.to]:
-            raise ValueError(f"ending.transfers: {missing[0]!r} needs a number or an address in `to`")
+        check_transfers(self.ending)
         if is_tls(self.listen) and not self.certificate:
             raise ValueError("listen: TLS needs a certificate")
         if self.register and not (self.trunk and self.username):

@@ -256,7 +256,7 @@ class SofiaStack:
         self._do(lambda: self._call("nua_respond", dialog, tags, status, phrase.encode()))
 
     def refer(self, dialog: int, target: str) -> None:
-        """Ask the peer to call somebody else; ``notify`` events say how far it is."""
+        """Ask the peer to call another address; ``notify`` events say how far it is."""
         self._do(lambda: self._call("nua_refer", dialog, {"siptag_refer_to_str": f"<{target}>"}))
 
     def bye(self, dialog: int) -> None:
@@ -419,7 +419,7 @@ class SofiaStack:
             self._library.nua_handle_destroy(handle)
 
     def _on_invite(self, handle: int, event: SipEvent) -> None:
-        """A new call: refused here already where nobody is let in, so that strangers cost nothing more."""
+        """A new call: refused here already where its address is not allowed, before it costs more."""
         refusal = None
         if not self._admit(event.source):
             refusal = (403, b"Forbidden")

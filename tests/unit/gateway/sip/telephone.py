@@ -106,9 +106,8 @@ class Telephone:
             self.audio.close()
             await self._stack.close()
 
-    def call(self, url, *, sdp=None):
-        description = self.audio.offer() if sdp is None else sdp
-        self.dialog = self._stack.invite(url, description, caller=f"<{self.url}>")
+    def call(self, url):
+        self.dialog = self._stack.invite(url, self.audio.offer(), caller=f"<{self.url}>")
 
     def hang_up(self):
         self._stack.bye(self.dialog)
