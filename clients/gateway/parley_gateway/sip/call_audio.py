@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from parley_gateway.sip.line import PhoneLine
 from parley_gateway.sip.rtp import RtpStream, sample_rate_of
 from parley_gateway.sip.session_description import (
@@ -33,6 +35,7 @@ class CallAudio:
         self._codecs: tuple[CodecName, ...] = settings.codecs
         self._own: RtpMedia | None = None
         self._key = b""
+        self._number, self._version = secrets.randbits(31), 0
 
     async def open(self) -> None:
         """Take a port; raises TooManyCallsError."""
@@ -63,7 +66,9 @@ class CallAudio:
             slow = tuple(codec for codec in settings.codecs if codec != "opus")
             self._codecs = slow or settings.codecs
         encrypts = settings.srtp == "required" or (settings.srtp == "optional" and is_tls(settings.listen))
-        description, self._key = make_offer(self._host, self.stream.port, self._codecs, encrypts=encrypts)
+        description, self._key = make_offer(
+            self._host, self.stream.port, self._codecs, encrypts=encrypts, origin=self._next_origin()
+        )
         return description
 
     def connect(self, sdp: str) -> None:
@@ -82,13 +87,17 @@ class CallAudio:
         return self._connect(theirs).describe()
 
     def _connect(self, theirs: RtpMedia) -> RtpMedia:
-        self._own = answer(theirs, self._host, self.stream.port, key=self._key)
+        self._own = answer(theirs, self._host, self.stream.port, key=self._key, origin=self._next_origin())
         self._key = self._own.key
         self.stream.connect(theirs, self._source, self._key)
         self._is_on_hold = not theirs.sends
         if self._line is not None:
             self._line.is_on_hold = self._is_on_hold
         return self._own
+
+    def _next_origin(self) -> str:
+        self._version += 1
+        return f"{self._number} {self._version}"
 
     def _on_key(self, key: str) -> None:
         if self._line is not None:

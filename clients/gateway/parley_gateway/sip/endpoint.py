@@ -189,9 +189,9 @@ class SipEndpoint:
             return
         if event.name == "invite" and event.dialog not in self._dialogs:
             self._dialogs[event.dialog] = _Dialog(event.dialog, event.caller, event.called, event.source)
-            return
         if (known := self._dialogs.get(event.dialog)) is None:
             return
+        known.remote_sdp = event.remote_sdp or known.remote_sdp
         match event.name:
             case "state":
                 self._on_state(known, event)
@@ -202,7 +202,6 @@ class SipEndpoint:
                 self._on_referred(known, event.status)
 
     def _on_state(self, dialog: _Dialog, event: SipEvent) -> None:
-        dialog.remote_sdp = event.remote_sdp or dialog.remote_sdp
         match event.state:
             case "received" if dialog.is_answered.is_set():
                 self._renew(dialog)

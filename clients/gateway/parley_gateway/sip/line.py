@@ -32,7 +32,9 @@ _UNKNOWN = "answered by?"
 """In the place of a response, while it is not known who has answered: nothing is played."""
 _OVER = (CallEndedError, CallLostError)
 _NO_PACKETS_S = 60.0
-"""Without packets for so long the peer is gone, unless it holds the call; some send none in silence."""
+"""Without packets for so long the peer is gone; some send none in silence."""
+_HOLD_S = 1_800.0
+"""The same while it holds the call."""
 _TONE_S = 1.0
 """Between the end of a machine's greeting and that of its tone."""
 _MACHINE_SPEAKS_S = 60.0
@@ -125,7 +127,8 @@ class PhoneLine:
                 return
 
     def _is_line_silent(self) -> bool:
-        if self.is_on_hold or loop_time() - self._stream.received_s < _NO_PACKETS_S:
+        limit_s = _HOLD_S if self.is_on_hold else _NO_PACKETS_S
+        if loop_time() - self._stream.received_s < limit_s:
             return False
         self._reason = "silent_line"
         return True

@@ -1,7 +1,6 @@
 """Session descriptions (SDP, RFC 8866) of a telephone call: one stream of audio, in the clear or by SRTP.
 
-aiortc's reads only those of WebRTC. Which codec is used is decided here; sofia-sip checks the syntax, refuses
-other media than audio, and counts versions.
+aiortc's reads only those of WebRTC, and sofia-sip's cannot be given those of strangers.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
 from parley.errors import InvalidInputError
@@ -30,7 +30,10 @@ _KEY_BYTES = 30  # of the key and the salt of AES_CM_128_HMAC_SHA1_80 (RFC 4568)
 _SUITE = "AES_CM_128_HMAC_SHA1_80"
 _EVENT_TYPE = 101
 _LAST_PORT = 65_535
+_MOST_MEDIA = 16
+"""Streams of an offer; each has its line in the answer."""
 _MEDIA = re.compile(r"m=audio (\d{1,5})(?:/\d+)? (RTP/S?AVPF?) ([\d ]+)")
+_OTHER_MEDIA = re.compile(r"(m=[!-~]{1,32}) \d{1,5}(?:/\d+)?((?: [!-~]{1,32}){2,64})")
 _CONNECTION = re.compile(r"c=IN IP[46] (\S+)")
 _RTPMAP = re.compile(r"a=rtpmap:(\d{1,3}) (\S+)")
 _CRYPTO = re.compile(rf"a=crypto:(\d{{1,9}}) {_SUITE} inline:([A-Za-z0-9+/=]+)(\|2\^\d+|\|\d+)?(?: .*)?")
@@ -61,6 +64,11 @@ class RtpMedia:
     sends: bool = True
     """Whether this side sends audio: not while it holds the call."""
     receives: bool = True
+    before: tuple[str, ...] = ()
+    """In an answer, lines of the streams that are refused before this one."""
+    after: tuple[str, ...] = ()
+    origin: str = "1 1"
+    """Number and version of the session."""
 
     @property
     def clock_hz(self) -> int:
@@ -72,33 +80,58 @@ class RtpMedia:
         return _describe(self, [(self.codec, self.payload_type)])
 
 
-def make_offer(host: str, port: int, codecs: Sequence[CodecName], *, encrypts: bool) -> tuple[str, bytes]:
+def make_offer(
+    host: str, port: int, codecs: Sequence[CodecName], *, encrypts: bool, origin: str = "1 1"
+) -> tuple[str, bytes]:
     """An offer with all codecs, and its SRTP key; the key is empty where none is offered."""
     key = secrets.token_bytes(_KEY_BYTES) if encrypts else b""
-    first = RtpMedia(host, port, codecs[0], CODECS[codecs[0]][0], _EVENT_TYPE, key=key)
+    first = RtpMedia(host, port, codecs[0], CODECS[codecs[0]][0], _EVENT_TYPE, key=key, origin=origin)
     return _describe(first, [(codec, CODECS[codec][0]) for codec in codecs]), key
 
 
 def read(sdp: str, codecs: Sequence[CodecName], encryption: Encryption) -> RtpMedia:
-    """The peer's side: the first of its codecs that is one of ``codecs``.
+    """The peer's side: the first of its audio and of its codecs that is one of ``codecs``.
 
     Raises:
         NotAcceptableError: there is no such audio, or its encryption is not what is wanted.
     """
-    lines = sdp.splitlines()
-    start = next((at for at, line in enumerate(lines) if line.startswith("m=audio ")), None)
-    found = None if start is None else _MEDIA.fullmatch(lines[start].strip())
-    if start is None or found is None:
+    lines = [line.strip() for line in sdp.splitlines()]
+    starts = [at for at, line in enumerate(lines) if line.startswith("m=")]
+    media = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
+    problem = NotAcceptableError("there is no audio by RTP")
+    if len(media) > _MOST_MEDIA:
+        raise NotAcceptableError(f"there are more than {_MOST_MEDIA} streams")
+    for at, own in enumerate(media):
+        if own[0].startswith("m=audio "):
+            try:
+                audio = _read_audio(own, lines[: starts[0]], codecs, encryption)
+            except NotAcceptableError as error:
+                problem = error
+                continue
+            before, after = ([_refuse(one[0]) for one in part] for part in (media[:at], media[at + 1 :]))
+            return replace(audio, before=tuple(before), after=tuple(after))
+    raise problem
+
+
+def _refuse(line: str) -> str:
+    """The ``m=`` line of an answer for a stream that is not taken."""
+    if (found := _OTHER_MEDIA.fullmatch(line)) is None:
+        raise NotAcceptableError("a stream cannot be read")
+    return f"{found[1]} 0{found[2]}"
+
+
+def _read_audio(
+    media: Sequence[str], session: Sequence[str], codecs: Sequence[CodecName], encryption: Encryption
+) -> RtpMedia:
+    own = media[1:]
+    if (found := _MEDIA.fullmatch(media[0])) is None:
         raise NotAcceptableError("there is no audio by RTP")
-    end = next((at for at in range(start + 1, len(lines)) if lines[at].startswith("m=")), len(lines))
-    session = lines[: next(at for at, line in enumerate(lines) if line.startswith("m="))]
-    own = [line.strip() for line in lines[start + 1 : end]]
     encodings = {int(of): name.lower() for of, name in _matches(_RTPMAP, own)}
     types = [int(number) for number in found[3].split()]
     codec, payload_type = _choose(types, encodings, codecs)
     event_type, event_clock_hz = _choose_events(types, encodings, "48000" if codec == "opus" else "8000")
     tag, key = _read_key(own, encrypted="SAVP" in found[2], encryption=encryption)
-    direction = next((line[2:] for line in own + session if line[2:] in _DIRECTIONS), "sendrecv")
+    direction = next((line[2:] for line in [*own, *session] if line[2:] in _DIRECTIONS), "sendrecv")
     if not 1 <= int(found[1]) <= _LAST_PORT:
         raise NotAcceptableError("the audio has no port")
     hosts = [*_matches(_CONNECTION, own), *_matches(_CONNECTION, session)]
@@ -118,7 +151,7 @@ def read(sdp: str, codecs: Sequence[CodecName], encryption: Encryption) -> RtpMe
     )
 
 
-def answer(offer: RtpMedia, host: str, port: int, *, key: bytes) -> RtpMedia:
+def answer(offer: RtpMedia, host: str, port: int, *, key: bytes, origin: str = "1 1") -> RtpMedia:
     """The own side for the peer's; ``key``: that of before, if there is one."""
     fresh = key or secrets.token_bytes(_KEY_BYTES)
     return replace(
@@ -128,11 +161,12 @@ def answer(offer: RtpMedia, host: str, port: int, *, key: bytes) -> RtpMedia:
         key=fresh if offer.key else b"",
         sends=offer.receives,
         receives=offer.sends,
+        origin=origin,
     )
 
 
 def _matches(pattern: re.Pattern[str], lines: Sequence[str]) -> list[tuple[str, ...]]:
-    return [found.groups() for line in lines if (found := pattern.fullmatch(line.strip()))]
+    return [found.groups() for line in lines if (found := pattern.fullmatch(line))]
 
 
 def _choose(
@@ -186,10 +220,11 @@ def _describe(media: RtpMedia, codecs: Sequence[tuple[CodecName, int]]) -> str:
     types = [number for _, number in codecs]
     lines = [
         "v=0",
-        f"o=- 1 1 {family}",
+        f"o=- {media.origin} {family}",
         "s=-",
         f"c={family}",
         "t=0 0",
+        *media.before,
     ]
     rtpmaps = [f"a=rtpmap:{number} {CODECS[codec][1]}" for codec, number in codecs]
     if media.event_type is not None:
@@ -204,7 +239,8 @@ def _describe(media: RtpMedia, codecs: Sequence[tuple[CodecName, int]]) -> str:
         inline = base64.b64encode(media.key).decode()
         lines.append(f"a=crypto:{media.key_tag} {_SUITE} inline:{inline}")
     both = {(True, True): "sendrecv", (True, False): "sendonly", (False, True): "recvonly"}
-    lines += [f"a=ptime:{FRAME_MS}", f"a={both.get((media.sends, media.receives), 'inactive')}", ""]
+    lines += [f"a=ptime:{FRAME_MS}", f"a={both.get((media.sends, media.receives), 'inactive')}"]
+    lines += [*media.after, ""]
     return "\r\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """SIP by sofia-sip: the user agent ``nua`` of ``libsofia-sip-ua`` (LGPL), called through ctypes.
 
-The library does the protocol: transports, transactions, dialogs, authentication, and offer and answer of
-sessions. It has a loop and a thread of its own; only that thread calls it.
+The library does the protocol: transports, transactions, dialogs and authentication. It has a loop and a
+thread of its own; only that thread calls it. It does not read session descriptions: its parser never returns
+from some (``sdp_parse`` of 1.12.11 allocates without end where a format of ``m=`` is no token).
 """
 
 from __future__ import annotations
@@ -30,15 +31,14 @@ _STEP_MS = 500
 _CLOSE_STEP_MS = 50
 _CLOSE_S = 3.0
 """What peers get to answer when calls are ended, and then the library to stop."""
-_ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, NOTIFY, INFO, UPDATE, PRACK"
-_SESSION_S = 1_800
-"""Session timer (RFC 4028): a call whose peer has vanished without a BYE ends then."""
+_ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, NOTIFY"
+_SDP = "application/sdp"
 _MOST_AUTHENTICATIONS = 2
 """Of one dialog in a row: wrong credentials end it."""
 _MOST_BYTES = 65_536
 """Of a message."""
 _MOST_CHARS = 512
-"""Of a header that is passed on."""
+"""Of a header that is passed on; a body may be as long as a message."""
 _AF_INET = 2
 _NETWORKS = {_AF_INET: slice(4, 8), 10: slice(8, 24)}
 """Where a ``sockaddr`` of a family has its address (10: IPv6)."""
@@ -86,13 +86,13 @@ class SipEvent:
     phrase: str
     state: str = ""
     """With ``state``: of ``nua_callstate``, such as ``ready``."""
-    remote_sdp: str = ""
-    """With ``state``: the session description that came, if one did."""
     caller: str = ""
     """The header ``From``."""
     called: str = ""
     """The header ``To``."""
     body: str = ""
+    remote_sdp: str = ""
+    """The body, where it is a session description."""
     source: str = ""
     """The address that a request came from."""
 
@@ -154,7 +154,7 @@ def load_library() -> ctypes.CDLL:
     return library
 
 
-_LOGS = ("su_log_default", "nua_log", "nta_log", "tport_log", "soa_log")
+_LOGS = ("su_log_default", "nua_log", "nta_log", "tport_log")
 """What the library writes to stderr: errors only, since strangers cause the rest."""
 _METHODS = ("invite", "register", "unregister", "authenticate", "refer", "bye", "cancel")
 
@@ -272,10 +272,9 @@ class SofiaStack:
         self._do(lambda: self._call("nua_unregister", dialog, {}))
 
     def _session(self, sdp: str) -> _Tags:
-        # Without `audio_aux` an answer would have the codec alone, and no keys.
         return {
-            "soatag_user_sdp_str": sdp,
-            "soatag_audio_aux": "telephone-event",
+            "siptag_content_type_str": _SDP,
+            "siptag_payload_str": sdp,
             "siptag_contact_str": f"<{self._address.contact}>",
         }
 
@@ -334,10 +333,11 @@ class SofiaStack:
             # The library listens for TLS under `sips` only, which many peers do not know: see `_session`.
             "nutag_url": address.url.replace("sip:", "sips:", 1) if address.certificates else address.url,
             "siptag_allow_str": _ALLOW,  # in the place of the library's own
+            "siptag_supported_str": "",
+            "nutag_media_enable": 0,
             "ntatag_maxsize": _MOST_BYTES,
             "nutag_autoanswer": 0,
             "nutag_autoack": 1,
-            "nutag_session_timer": _SESSION_S,
             "nutag_user_agent": "Parley",
         }
         if address.certificates:
@@ -454,32 +454,30 @@ class SofiaStack:
     def _read(  # noqa: PLR0917
         self, name: str, status: int, phrase: bytes | None, dialog: int, sip: int | None, tags: Any
     ) -> SipEvent:
-        found = self._find(tags, "nutag_callstate", "soatag_remote_sdp_str") if name == "state" else {}
-        state, sdp = found.get("nutag_callstate"), found.get("soatag_remote_sdp_str")
+        state = self._find(tags, "nutag_callstate") if name == "state" else None
+        body = self._header(sip, "payload", _MOST_BYTES)
         return SipEvent(
             name=name,
             dialog=dialog,
             status=status,
             phrase=(phrase or b"").decode(errors="replace"),
             state="" if state is None else _STATES[state],
-            remote_sdp=ctypes.string_at(sdp).decode(errors="replace") if sdp else "",
             caller=self._header(sip, "from"),
             called=self._header(sip, "to"),
-            body=self._header(sip, "payload") if name == "notify" else "",
+            body=body,
+            remote_sdp=body if self._header(sip, "content_type").lower().startswith(_SDP) else "",
             source=self._source() if name == "invite" else "",
         )
 
-    def _find(self, tags: Any, *names: str) -> dict[str, int]:
-        wanted = {self._address_of(name): name for name in names}
-        found: dict[str, int] = {}
-        at = 0
+    def _find(self, tags: Any, name: str) -> int | None:
+        wanted, at = self._address_of(name), 0
         while tags and tags[at].tag:
-            if (name := wanted.get(tags[at].tag)) is not None:
-                found[name] = tags[at].value or 0
+            if tags[at].tag == wanted:
+                return tags[at].value or 0
             at += 1
-        return found
+        return None
 
-    def _header(self, sip: int | None, name: str) -> str:
+    def _header(self, sip: int | None, name: str, most_chars: int = _MOST_CHARS) -> str:
         """The first header of a kind; empty: there is none."""
         library = self._library
         if not sip or not (header := library.msg_header_access(sip, self._address_of(f"sip_{name}_class"))):
@@ -487,7 +485,7 @@ class SofiaStack:
         if not (text := library.sip_header_as_string(None, header)):
             return ""
         try:
-            return ctypes.string_at(text).decode(errors="replace")[:_MOST_CHARS]
+            return ctypes.string_at(text).decode(errors="replace")[:most_chars]
         finally:
             library.su_free(None, text)
 

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import random
+import re
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
@@ -70,6 +71,7 @@ class Telephone:
         self.events = []
         self._changed = asyncio.Event()
         self.dialog = 0
+        self.remote_sdp = ""
         self.audio = CallAudio(self.settings, HOST)
         self.heard = []
         self._lost = random.Random(user).random
@@ -117,8 +119,9 @@ class Telephone:
 
     def hold(self, direction="sendonly"):
         """Change the session of the call."""
-        own = self.audio._own.describe().replace("a=sendrecv", f"a={direction}")
-        self._stack._do(lambda: self._stack._call("nua_invite", self.dialog, {"soatag_user_sdp_str": own}))
+        direction_of = "a=(send|recv|sendrecv|inactive)(only)?\r"
+        own = re.sub(direction_of, f"a={direction}\r", self.audio._own.describe())
+        self._stack._do(lambda: self._stack._call("nua_invite", self.dialog, self._stack._session(own)))
 
     def respond(self, status, phrase="OK"):
         self._stack.respond(self.dialog, status, phrase, self._description if status == 200 else "")
@@ -173,18 +176,19 @@ class Telephone:
     def _on_event(self, event):
         self.events.append(event)
         self._changed.set()
+        self.remote_sdp = event.remote_sdp or self.remote_sdp
         if event.name == "invite" and not self.dialog:
             self.dialog = event.dialog
         if event.state == "received":
             if self.audio._own is not None:
-                self._stack.respond(event.dialog, 200, "OK", self.audio.renew(event.remote_sdp))
+                self._stack.respond(event.dialog, 200, "OK", self.audio.renew(self.remote_sdp))
                 return
-            self._description = self.audio.answer(event.remote_sdp)
+            self._description = self.audio.answer(self.remote_sdp)
             if self._on_invite is not None:
                 self._stack.respond(event.dialog, 180, "Ringing")
                 self.respond(self._on_invite, "Busy Here" if self._on_invite == 486 else "OK")
-        elif event.remote_sdp and event.state in ("ready", "completing"):
-            self.audio.connect(event.remote_sdp)
+        elif event.name == "invite_response" and event.remote_sdp:
+            self.audio.connect(self.remote_sdp)
 
     async def _talk(self):
         due_s = loop_time()

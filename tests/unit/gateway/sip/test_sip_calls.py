@@ -177,21 +177,36 @@ async def test_packets_of_others_and_garbage_are_not_heard(call):
         assert await heard(agent) > 5_000
 
 
+def make_invite(port, number, media="m=audio 9 RTP/AVP 0"):
+    sdp = f"v=0\r\no=- 1 1 IN IP4 {HOST}\r\ns=-\r\nc=IN IP4 {HOST}\r\nt=0 0\r\n{media}\r\n"
+    return (
+        f"INVITE sip:agent@{HOST} SIP/2.0\r\nVia: SIP/2.0/UDP {HOST}:{port};branch=z9hG4bK{number}\r\n"
+        f"From: <sip:x@{HOST}>;tag={number}\r\nTo: <sip:agent@{HOST}>\r\nCall-ID: {number}\r\n"
+        f"CSeq: 1 INVITE\r\nContact: <sip:x@{HOST}:{port}>\r\nContent-Type: application/sdp\r\n"
+        f"Content-Length: {len(sdp)}\r\n\r\n{sdp}"
+    ).encode()
+
+
+async def test_a_description_that_the_library_never_finishes_is_refused(telephones):
+    async with telephones() as gateway, Telephone().on() as phone:
+        with socket.socket(type=socket.SOCK_DGRAM) as other:
+            other.bind((HOST, 0))
+            other.sendto(
+                make_invite(other.getsockname()[1], 1, "m=audio 9 UDP @"),
+                (HOST, int(gateway.url.rpartition(":")[2])),
+            )
+        phone.call(gateway.url)
+        await phone.state("ready")
+
+
 async def test_broken_messages_end_nothing(telephones):
-    invite = (
-        f"INVITE sip:agent@{HOST} SIP/2.0\r\nVia: SIP/2.0/UDP {HOST}:{{port}};branch=z9hG4bK{{number}}\r\n"
-        f"From: <sip:x@{HOST}>;tag={{number}}\r\nTo: <sip:agent@{HOST}>\r\nCall-ID: {{number}}\r\n"
-        f"CSeq: 1 INVITE\r\nContact: <sip:x@{HOST}:{{port}}>\r\nContent-Type: application/sdp\r\n"
-        f"Content-Length: 90\r\n\r\nv=0\r\no=- 1 1 IN IP4 {HOST}\r\ns=-\r\nc=IN IP4 {HOST}\r\nt=0 0\r\n"
-        "m=audio 9 RTP/AVP 0\r\n"
-    )
     random = np.random.default_rng(5)
     async with telephones(calls={"limit": 100}) as gateway, Telephone().on() as phone:
         port = int(gateway.url.rpartition(":")[2])
         with socket.socket(type=socket.SOCK_DGRAM) as other:
             other.bind((HOST, 0))
             for number in range(100):
-                message = bytearray(invite.format(port=other.getsockname()[1], number=number).encode())
+                message = bytearray(make_invite(other.getsockname()[1], number))
                 for at in random.integers(0, len(message), random.integers(2, 9)):
                     message[at] = random.integers(0, 256)
                 other.sendto(message[: random.integers(1, len(message) + 1)], (HOST, port))

@@ -110,6 +110,19 @@ def test_a_held_call_is_held_on_both_sides(lines, sends, receives, own):
     assert f"a={own}\r\n" in answer(theirs, "192.0.2.1", 6_000, key=b"").describe()
 
 
+def test_streams_that_are_not_taken_are_refused_in_their_places():
+    both = "m=audio 9 RTP/SAVP 0\na=rtpmap:0 PCMU/8000\nm=image 9 udptl t38\nm=audio 4000"
+    theirs = read(offer().replace("m=audio 4000", both), ALL, "optional")
+    described = answer(theirs, "192.0.2.1", 6_000, key=b"", origin="7 2").describe()
+    assert [line for line in described.splitlines() if line[:2] in ("o=", "m=")] == [
+        "o=- 7 2 IN IP4 192.0.2.1",
+        "m=audio 0 RTP/SAVP 0",
+        "m=image 0 udptl t38",
+        "m=audio 6000 RTP/AVP 0",
+        "m=video 0 RTP/AVP 31",
+    ]
+
+
 def test_keys_have_the_payload_type_and_clock_of_the_peer():
     lines = "a=rtpmap:96 opus/48000/2\na=rtpmap:100 telephone-event/8000\na=rtpmap:110 telephone-event/48000"
     theirs = read(offer("96 100 110", lines), ALL, "optional")
@@ -137,6 +150,8 @@ def test_an_offer_is_understood_and_answered_with_another_key():
         (offer().replace("4000", "70000"), "optional"),
         (offer().replace("192.0.2.7", "trunk.example"), "optional"),
         (offer(profile="UDP/TLS/RTP/SAVPF"), "optional"),
+        (offer().replace("m=video", "m=v\tdeo"), "optional"),
+        (offer() + "m=video 1 RTP/AVP 31\n" * 15, "optional"),
         (offer(), "required"),
         (offer(profile="RTP/SAVP"), "optional"),
         (offer(lines="a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:AAAA", profile="RTP/SAVP"), "optional"),
