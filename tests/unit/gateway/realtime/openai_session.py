@@ -131,7 +131,13 @@ class Session(EventRecorder):
         self.config = SessionConfig("sess_1", "gpt-realtime") if resumed is None else resumed.config
         speaker = EventSpeaker(self.emit, lambda: self.config.output_format)
         self.conversation = RealtimeConversation(
-            self.config, self.commands, self.emit, speaker, lambda: self.now, write=self._write
+            self.config,
+            self.commands,
+            self.emit,
+            speaker,
+            lambda: self.now,
+            write=self._write,
+            transcribe=self._transcribe,
         )
         if resumed is not None:
             self.conversation.resume(resumed)
@@ -143,6 +149,10 @@ class Session(EventRecorder):
         if opened:
             self.conversation.on_call_opened(TEXT_TOKENS)
         self.take()
+
+    async def _transcribe(self, samples):
+        """The recogniser alone: it says how long the audio is."""
+        return f"{len(samples)} samples"
 
     async def _write(self, request):
         """The language model alone; an answer of None waits for ever."""

@@ -1,5 +1,6 @@
 """Items: creation, retrieval, truncation and deletion by the client."""
 
+import base64
 import json
 
 import pytest
@@ -33,7 +34,16 @@ def test_items_follow_each_other(session):
 @pytest.mark.parametrize(
     ("item", "code"),
     [
-        ({"type": "message", "role": "user", "content": [{"type": "input_audio"}]}, "unsupported"),
+        ({"type": "message", "role": "user", "content": [{"type": "input_audio"}]}, "invalid_value"),
+        (
+            {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": "=="}]},
+            "invalid_value",
+        ),
+        (
+            {"type": "message", "role": "user", "content": [{"type": "input_audio"}] * 5},
+            "item_create_too_large",
+        ),
+        ({"type": "message", "role": "system", "content": [{"type": "input_audio"}]}, "unsupported"),
         ({"type": "message", "role": "user", "content": [{"type": "input_image"}]}, "unsupported"),
         ({"type": "message", "role": "narrator", "content": []}, "invalid_value"),
         ({"type": "mcp_call"}, "unsupported"),
@@ -47,6 +57,16 @@ def test_unsupported_item_is_refused(session, item, code):
     session.send("conversation.item.create", event_id="e", item=item)
     assert session.error() == (code, "e")
     assert session.commands.take() == []
+
+
+def test_audio_of_an_item_is_remembered_as_its_words(session):
+    audio = base64.b64encode(bytes(2 * 720_000)).decode()  # 30 s: more than any text may have
+    content = [{"type": "input_text", "text": "Listen:"}, {"type": "input_audio", "audio": audio}]
+    session.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
+    heard = session.one("conversation.item.done")["item"]["content"][1]
+    assert heard["type"] == "input_audio"
+    assert int(heard["transcript"].split()[0]) == pytest.approx(480_000, rel=0.01)
+    assert session.commands.take() == [("remember", "user", f"Listen:\n{heard['transcript']}")]
 
 
 def test_an_unknown_place_is_refused(session):

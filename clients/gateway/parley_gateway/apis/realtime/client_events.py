@@ -215,9 +215,9 @@ def _check_event_size(raw: str | bytes) -> None:
     match _read_loosely(raw).type:
         case AudioAppend.__struct_config__.tag:
             return
-        case ItemCreate.__struct_config__.tag:
-            if is_large:
-                message = f"Error adding item: at most {MAX_MESSAGE_BYTES} bytes are allowed."
+        case ItemCreate.__struct_config__.tag:  # it may have audio; its texts are checked as they are added
+            if is_large and _count_opened(raw) > _MAX_VALUES:
+                message = f"Error adding item: at most {_MAX_VALUES} lists and objects are allowed."
                 raise ClientEventError(message, code="item_create_too_large", param="item")
         case _:
             most = f"{MAX_MESSAGE_BYTES} bytes and {_MAX_VALUES} lists and objects"

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -209,7 +209,8 @@ def check_options(options: client.ResponseOptions, config: SessionConfig) -> Non
 class RealtimeConversation:
     """One session; ``clock`` is monotonic (seconds), ``webrtc``: audio is sent over RTP, not in events.
 
-    ``write`` asks the language model for what is outside the conversation.
+    ``write`` asks the language model for what is outside the conversation, ``transcribe`` the recogniser for
+    the words of audio (mono, 16 kHz, int16 [n]) in items.
     """
 
     def __init__(
@@ -221,9 +222,11 @@ class RealtimeConversation:
         clock: Callable[[], float],
         *,
         write: Callable[[SideRequest], AsyncGenerator[LlmEvent, None]],
+        transcribe: Callable[[NDArray[np.int16]], Awaitable[str]],
         webrtc: bool = False,
     ) -> None:
         self._config = config
+        self._transcribe = transcribe
         self._commands = commands
         self._emit = emit
         self._speaker = speaker
@@ -236,7 +239,9 @@ class RealtimeConversation:
         self.close = self._side.close
         self._user_turns = UserTurns(config, emit, self._items, clock)
         self._responses = Responses(commands, self._make_response, clock, self._on_unrequested_turn)
-        self._creation = ItemCreation(commands, self._items, self._responses, self._check_item)
+        self._creation = ItemCreation(
+            commands, self._items, self._responses, self._check_item, self._write_down
+        )
         self._truncation = ItemTruncation(commands, emit, self._items, self._responses)
         self._decoder = AudioDecoder(config.input_format)
         self._requested: client.ResponseOptions | None = None
@@ -376,7 +381,7 @@ class RealtimeConversation:
                 self._cancel_response(event.response_id)
             case client.ItemCreate():
                 await self._session.wait_until_open()
-                self._creation.create(event)
+                await self._creation.create(event)
             case client.ItemRetrieve():
                 self._items.send(event.item_id)
             case _:
@@ -393,6 +398,15 @@ class RealtimeConversation:
         async with aclosing(self._decoder.read(audio)) as pieces:
             async for samples, length_ms in pieces:
                 self.push_audio(samples, length_ms)
+
+    async def _write_down(self, audio: str) -> str:
+        """The words of an item's audio, in the session's format."""
+        async with aclosing(AudioDecoder(self._config.input_format).read(audio)) as pieces:
+            parts = [samples async for samples, _ in pieces]
+        samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)
+        if not len(samples):
+            raise ClientEventError("Invalid 'audio': it is empty.", param="item.content")
+        return await self._transcribe(samples)
 
     def _check_item(self, text: str) -> None:
         self._session.check_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from parley_gateway.apis.realtime.server_events import (
 
 _MAX_ITEM_BYTES = protocol.MAX_MESSAGE_BYTES - 1_024
 """The agent's message has other fields besides the item."""
+_MAX_AUDIO_PARTS = 4
 _MAX_PENDING = 64
 
 
@@ -40,14 +41,17 @@ class ItemCreation:
         items: Items,
         responses: Responses,
         check_text: Callable[[str], None],
+        write_down: Callable[[str], Awaitable[str]],
     ) -> None:
-        """``check_text`` raises ClientEventError for a text that the agent would refuse as too long."""
+        # `check_text` raises ClientEventError for a text that the agent would refuse as too long;
+        # `write_down` gives the words of audio in base64.
         self._commands = commands
         self._items = items
         self._responses = responses
         self._check_text = check_text
+        self._write_down = write_down
 
-    def create(self, event: client.ItemCreate) -> None:
+    async def create(self, event: client.ItemCreate) -> None:
         """Add an item, or raise ClientEventError."""
         item = event.item
         if item.id is not None and item.id in self._items:
@@ -62,7 +66,7 @@ class ItemCreation:
         _check_size(item)
         match item.type:
             case "message":
-                self._add_message(item)
+                await self._add_message(item)
             case "function_call_output":
                 self._add_output(item)
             case "function_call":
@@ -72,20 +76,27 @@ class ItemCreation:
             case _:
                 raise unsupported(f"Items of type {item.type!r} are", "item.type")
 
-    def _add_message(self, item: client.Item) -> None:
+    async def _add_message(self, item: client.Item) -> None:
         role = _role(item)
-        texts = []
+        written = "output_text" if role == "assistant" else "input_text"
+        content = []
+        if sum(part.type == "input_audio" for part in item.content or ()) > _MAX_AUDIO_PARTS:
+            message = f"Error adding item: at most {_MAX_AUDIO_PARTS} parts of audio are allowed."
+            raise ClientEventError(message, code="item_create_too_large", param="item.content")
         for index, part in enumerate(item.content or ()):
-            if part.type not in ("input_text", "output_text", "text"):
+            if part.type == "input_audio" and role == "user":
+                content.append({"type": part.type, "transcript": await self._write_down(part.audio or "")})
+            elif part.type in ("input_text", "output_text", "text"):
+                content.append({"type": written, "text": part.text or ""})
+            else:
                 what = f"Content of type {part.type!r} in an added message is"
                 raise unsupported(what, f"item.content[{index}].type")
-            texts.append(part.text or "")
+        texts = [part.get("text") or part.get("transcript") or "" for part in content]
         text = "\n".join(text for text in texts if text.strip())
         if text:
             self._check_text(text)
             self._commands.remember(role, text)
-        kind = "output_text" if role == "assistant" else "input_text"
-        self._add(item, role=role, content=[{"type": kind, "text": text} for text in texts])
+        self._add(item, role=role, content=content)
 
     def _add_output(self, item: client.Item) -> None:
         call_id, output = item.call_id or "", item.output or ""
@@ -109,9 +120,10 @@ class ItemCreation:
         self._items.add_complete(item.id or new_id("item"), item.type, **fields)
 
 
-def _check_size(value: Any) -> None:
+def _check_size(item: client.Item) -> None:
     """Raise ClientEventError for what the agent would refuse as too large, before it is stored."""
-    size = len(msgspec.json.encode(value))
+    content = [msgspec.structs.replace(part, audio=None) for part in item.content or ()]
+    size = len(msgspec.json.encode(msgspec.structs.replace(item, content=content)))
     if size > _MAX_ITEM_BYTES:
         message = f"Error adding item: it has {size} bytes; at most {_MAX_ITEM_BYTES} are allowed."
         raise ClientEventError(message, code="item_create_too_large", param="item")

@@ -9,9 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from parley import protocol
+from parley.asr.messages import TranscribeRequest
 from parley.errors import InvalidInputError, ParleyError
+from parley.languages import without_region
 from parley.llm.messages import LlmEvent, Priority, Sampling
 from parley.timeouts import is_set_within
 from parley_client.call import Call
@@ -29,7 +33,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
 from parley_gateway.websocket import REGULAR_REASONS, IdleLimit
-from parley_stages import Generation
+from parley_stages import Generation, Transcriber
 
 
 class RealtimeSession:
@@ -60,8 +64,16 @@ class RealtimeSession:
         self._settings = gateway.settings.realtime
         self.commands = AgentCommands(self._settings, self._on_refused)
         self.conversation = RealtimeConversation(
-            config, self.commands, self._send, speaker, time.monotonic, write=self._write, webrtc=webrtc
+            config,
+            self.commands,
+            self._send,
+            speaker,
+            time.monotonic,
+            write=self._write,
+            transcribe=self._transcribe,
+            webrtc=webrtc,
         )
+        self._config = config
         self._rescheduled = asyncio.Event()
         self.has_opened = False
         """Whether the agent's call was opened."""
@@ -165,6 +177,15 @@ class RealtimeSession:
                 async with answer:
                     async for event in answer:
                         yield event
+
+    async def _transcribe(self, samples: NDArray[np.int16]) -> str:
+        """What is said in the audio of an item."""
+        transcription, limit_s = self._config.transcription, self._gateway.settings.stages.transcribe_s
+        language = (transcription.language if transcription else None) or ""
+        request = TranscribeRequest(language=without_region(language))
+        with self._limiter.lease(self._principal) as server:
+            async with Transcriber(server, timeout_s=limit_s) as recordings:
+                return (await recordings.transcribe(samples, request)).text
 
     async def _read(self, call: Call) -> None:
         async for event in call:
