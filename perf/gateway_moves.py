@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import hashlib
-import hmac
 import json
 import math
 import secrets
@@ -33,11 +31,11 @@ from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessi
 from aiortc.mediastreams import AudioStreamTrack, MediaStreamError
 from av import AudioFrame
 from harness.program import run_program
-from harness.recordings import RATE
 from harness.report import describe_processor, make_table, write_json
 from harness.servers import Gateway, Redis, ThisMachine, local_gateway, local_server, remove_left
 from harness.stats import p50_p95, text_of
 from numpy.typing import NDArray
+from parley_testing.conform.connection import to_mulaw
 from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
@@ -45,7 +43,7 @@ from websockets.exceptions import WebSocketException
 from parley.launcher.options import ROOT
 from parley.timeouts import cancel_all
 from parley_client.audio.files import read_speech
-from parley_gateway.audio.codecs import AudioFormat, Encoder
+from parley_testing.conform import twilio
 
 _STORY = ROOT / "tests/data/conversation/06-story.wav"
 _AUTH_TOKEN = secrets.token_hex(16)
@@ -178,7 +176,7 @@ class TwilioCaller(Caller):
 
     async def _ask(self, url: str, path: str) -> ET.Element:
         form = {"CallSid": self._id, "CallStatus": "in-progress"}
-        headers = {"X-Twilio-Signature": _sign(_PUBLIC_URL + path, form)}
+        headers = twilio.sign(_AUTH_TOKEN, _PUBLIC_URL + path, form)
         headers["Content-Type"] = "application/x-www-form-urlencoded"
         async with httpx.AsyncClient(timeout=_BACK_S) as http:
             answer = await http.post(url + path, content=urlencode(form), headers=headers)
@@ -190,7 +188,7 @@ class TwilioCaller(Caller):
     async def _connect(self, url: str, wanted: ET.Element) -> ClientConnection:
         address = wanted.get("url", "")
         path = address.removeprefix(f"wss{_PUBLIC_URL.removeprefix('https')}")
-        signed = {"X-Twilio-Signature": _sign(address, {})}
+        signed = twilio.sign(_AUTH_TOKEN, address, {})
         socket = await self._stack.enter_async_context(
             connect(f"ws{url.removeprefix('http')}{path}", additional_headers=signed, max_size=None)
         )
@@ -202,8 +200,7 @@ class TwilioCaller(Caller):
         return socket
 
     async def _speak(self, socket: ClientConnection) -> None:
-        encoder = Encoder(AudioFormat("ulaw", 8_000), RATE)
-        audio = encoder.encode(read_speech(_STORY)) + b"\xff" * 8 * 2_000
+        audio = to_mulaw(read_speech(_STORY)) + b"\xff" * 8 * 2_000
         step = 8 * _FRAME_MS
         with suppress(WebSocketException):
             for at in range(0, len(audio), step):
@@ -238,11 +235,6 @@ def _story_events() -> list[dict[str, object]]:
         {"type": "conversation.item.create", "item": item},
         {"type": "response.create"},
     ]
-
-
-def _sign(address: str, form: dict[str, str]) -> str:
-    text = address + "".join(name + value for name, value in sorted(form.items()))
-    return base64.b64encode(hmac.new(_AUTH_TOKEN.encode(), text.encode(), hashlib.sha1).digest()).decode()
 
 
 def _is_loud(samples: NDArray[np.int16]) -> bool:

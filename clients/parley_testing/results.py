@@ -23,7 +23,7 @@ NEEDS_SPEECH = "needs --speech"
 """Why a scenario was skipped."""
 _CONFIDENCE = 0.95
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
+HTML_STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }
 table { border-collapse: collapse } th, td { text-align: left; padding: .25rem .8rem .25rem 0 }
 td, th { border-bottom: 1px solid #ddd } .bad { color: #b00020 } pre { white-space: pre-wrap }"""
 
@@ -159,7 +159,7 @@ def write_html(path: Path, title: str, results: Sequence[Result], skipped: Seque
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n"
+        f"<style>{HTML_STYLE}</style>\n<h1>{escape(title)}</h1>\n"
         f"<table><tr><th>Scenario</th><th>Passed (95 % interval)</th></tr>{rows}</table>\n{calls}</html>\n",
         "utf-8",
     )

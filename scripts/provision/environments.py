@@ -89,6 +89,7 @@ FRAMEWORKS = Environment(
     "import agents, livekit.agents, livekit.plugins.parley, openai, parley_client, pipecat_parley",
     torch=False,
     plugins=("clients/pipecat-parley", "clients/livekit-plugins-parley"),
+    apart=("speech-to-speech.txt",),
     javascript="tests/frameworks/js",
 )
 

@@ -29,6 +29,7 @@ _OPTIONS = {
     "kernels": _WHEELS,
     "torch-cuda": f"--excludes=torch-excludes.txt {_WHEELS}",
     "frameworks": _NO_TORCH,
+    "speech-to-speech": f"--no-deps {_WHEELS}",
     "deploy": f"{_NO_TORCH} {_WHEELS}",
     "phoenix": f"{_NO_TORCH} {_WHEELS}",
     "perf-analyzer": f"--no-deps {_WHEELS}",

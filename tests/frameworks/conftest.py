@@ -51,7 +51,7 @@ def gateway(triton, tmp_path_factory):
     if given := os.environ.get("PARLEY_TEST_GATEWAY"):
         yield given
         return
-    with _gateway(triton, tmp_path_factory.mktemp("gateway")) as (url, _):
+    with open_gateway(triton, tmp_path_factory.mktemp("gateway")) as (url, _):
         yield url
 
 
@@ -63,7 +63,7 @@ def secure_gateway(triton, certificate, tmp_path_factory):
         "PARLEY_GATEWAY_LISTEN_CERTIFICATE": str(chain),
         "PARLEY_GATEWAY_LISTEN_KEY": str(key),
     }
-    with _gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as (url, _):
+    with open_gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as (url, _):
         yield url
 
 
@@ -86,7 +86,7 @@ def agent_gateway(triton, tmp_path_factory):
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (folder / "keys.toml").write_text(made.stdout)
     settings = {"PARLEY_GATEWAY_SECURITY_KEYS_FILE": str(folder / "keys.toml")}
-    with _gateway(triton, folder, **settings) as (url, _):
+    with open_gateway(triton, folder, **settings) as (url, _):
         yield url, made.stderr.split()[-1]
 
 
@@ -108,12 +108,15 @@ async def kept_gateways(triton, tmp_path):
             "PARLEY_GATEWAY_TAKEOVER_STORE": redis.url,
             "PARLEY_GATEWAY_TAKEOVER_KEYS_FILE": str(keys),
         }
-        with _gateway(triton, folders[0], **settings) as one, _gateway(triton, folders[1], **settings) as two:
+        with (
+            open_gateway(triton, folders[0], **settings) as one,
+            open_gateway(triton, folders[1], **settings) as two,
+        ):
             yield one, two
 
 
 @contextmanager
-def _gateway(triton, folder, **settings):
+def open_gateway(triton, folder, **settings):
     """A gateway in a process of its own; its URL, and the process."""
     log = folder / "log"
     settings |= {"PARLEY_GATEWAY_LISTEN_PORT": "0", "PARLEY_GATEWAY_SERVERS_ADDRESSES": triton}

@@ -36,6 +36,7 @@ _NAMES = (
     "trace",
     "replay",
     "test",
+    "conform",
     "capacity",
     "drain",
     "gateway",
