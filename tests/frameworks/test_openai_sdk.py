@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
+from conftest import ROOT, open_gateway, running, wait_for
 from openai import AsyncOpenAI
 from realtime_call import INSTRUCTIONS, TOOLS, Caller, spoken, words
 
@@ -94,6 +96,39 @@ async def test_holds_a_conversation(gateway, turn_detection):
         kept = words(shown["item"]["content"][0]["transcript"])
         assert 0 < len(kept) < 8, shown
         assert not [event for event in caller.notes.events if event["type"] == "error"]
+
+
+@pytest.fixture
+def tool_server(tmp_path):
+    """The address of an MCP server that has the tool of the others' clients."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = str(unused.getsockname()[1])
+    log = tmp_path / "tools.log"
+    with running([str(ROOT / "tests/frameworks/mcp_weather.py"), port], log) as process:
+        wait_for(process, log, lambda: "serving" in log.read_text())
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@pytest.mark.parametrize("require_approval", ["never", "always"])
+async def test_an_mcp_server_is_called(triton, tool_server, tmp_path, require_approval):
+    server = {"type": "mcp", "server_label": "weather", "server_url": tool_server}
+    session = realtime_session(None, tools=[server | {"require_approval": require_approval}])
+    settings = {"PARLEY_GATEWAY_REALTIME_MCP_PRIVATE_HOSTS": "127.0.0.1"}
+    with open_gateway(triton, tmp_path, **settings) as (gateway, _):
+        async with connected(gateway, session=session) as caller:
+            await caller.wait("mcp_list_tools.completed")
+            await caller.type("what's the weather in paris")
+            asked = (await caller.wait_done())["output"][-1]
+            since = caller.count
+            if require_approval == "always":
+                assert (asked["type"], asked["name"]) == ("mcp_approval_request", "get_weather")
+                reply = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+                await caller.send({"type": "conversation.item.create", "item": reply})
+            else:
+                assert (asked["type"], asked["name"]) == ("mcp_call", "get_weather")
+            answer = await caller.wait_done(since=since)
+            assert spoken(answer) == "It's 8 degrees and foggy in Paris."
+            assert await caller.wait("response.mcp_call.completed")
 
 
 @asynccontextmanager

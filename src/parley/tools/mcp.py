@@ -39,6 +39,7 @@ _STEADY_S = 60.0
 _CLOSE_S = 8.0
 """A program gets 2 s to end by itself, 2 s after SIGTERM, and 2 s after SIGKILL."""
 _MAX_PAGES = 20
+_MAX_TOOLS = 128
 _MAX_DESCRIPTION = 1_000
 _MAX_TOOL = 8_192
 """Bytes of one tool as it stands in a prompt."""
@@ -244,10 +245,10 @@ class McpServer:
         for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                if tool.name in wanted and tool.name not in found:
+                if (not wanted or tool.name in wanted) and tool.name not in found:
                     found |= self._offer(tool)
             cursor = page.next_cursor
-            if cursor is None or len(found) == len(wanted):
+            if cursor is None or len(found) == len(wanted) or len(found) >= _MAX_TOOLS:
                 break
         offered = tuple(found.values())
         if offered != self.tools or not self._tried.is_set():

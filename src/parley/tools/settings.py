@@ -72,7 +72,7 @@ class McpServerSettings(_Part, frozen=True, kw_only=True):
     name: str
     """What the log calls it."""
     tools: list[str]
-    """Those of its tools that are offered, and no others."""
+    """Those of its tools that are offered, and no others; empty: all of them."""
     url: str = ""
     headers: dict[str, str] = {}
     """Sent to ``url``; ``${NAME}`` stands for an environment variable."""
@@ -123,6 +123,7 @@ def read_settings(path: Path) -> ToolSettings:
         raise ModelLoadingError(f"the tools cannot be read from {path}: {error}") from error
     try:
         check_settings(settings)
+        _check_named(settings)
     except ValueError as error:
         raise ModelLoadingError(f"{path}: {error}") from error
     return settings
@@ -148,6 +149,12 @@ def expand_headers(
         return value
 
     return {name: _VARIABLE.sub(value_of, value) for name, value in headers.items()}, secrets
+
+
+def _check_named(settings: ToolSettings) -> None:
+    for server in settings.mcp:
+        if not server.tools:
+            raise ValueError(f"MCP server {server.name!r}: tools names none of its tools")
 
 
 def check_settings(settings: ToolSettings) -> None:

@@ -28,6 +28,10 @@ class RealtimeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Speed, in real time, at which audio that comes all at once is sent to the agent."""
     voices: dict[str, str] = {}
     """OpenAI's names of voices and the server's; other names mean the default voice."""
+    mcp_hosts: tuple[str, ...] = ()
+    """Hosts of MCP servers that sessions may name, over HTTPS and at public addresses. Empty: none."""
+    mcp_private_hosts: tuple[str, ...] = ()
+    """The same of those that may have private addresses and be reached over HTTP."""
     secrets: Count = 1_024
     """Client secrets that are stored together with a session's settings."""
     webrtc: bool = True

@@ -123,12 +123,14 @@ class EventRecorder:
 class Session(EventRecorder):
     """A conversation with its client and its agent."""
 
-    def __init__(self, *, session=None, opened=True, resumed=None):
+    def __init__(self, *, session=None, opened=True, resumed=None, settings=None):
         super().__init__()
         self.now = 100.0
         self.commands = FakeCommands()
         self.answers, self.written = [], []
-        self.config = SessionConfig("sess_1", "gpt-realtime") if resumed is None else resumed.config
+        self.config = (
+            SessionConfig("sess_1", "gpt-realtime", settings=settings) if resumed is None else resumed.config
+        )
         speaker = EventSpeaker(self.emit, lambda: self.config.output_format)
         self.conversation = RealtimeConversation(
             self.config,

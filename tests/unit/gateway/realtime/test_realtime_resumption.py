@@ -15,7 +15,7 @@ from parley.checkpoint import (
     RoundState,
     SessionState,
 )
-from parley.protocol import ResponseDone, ResponseText, SpeechStarted, TurnDecision
+from parley.protocol import ResponseDone, ResponseText, SpeechStarted, Tool, TurnDecision
 from parley_gateway.apis.realtime.resumption import resume
 from parley_gateway.apis.realtime.session_config import SessionConfig
 from parley_gateway.apis.sessions.record import SessionClaim, SessionRecord
@@ -216,3 +216,17 @@ async def test_items_that_are_kept_are_bounded_and_the_newest(session):
     after = await come_back(session)
     after.send("conversation.item.retrieve", item_id="item_63")
     after.one("conversation.item.retrieved")
+
+
+async def test_a_call_of_an_mcp_server_is_lost_with_its_gateway(session, monkeypatch):
+    session.config.mcp_functions = [Tool(name=CALL.name)]
+    monkeypatch.setattr(session.conversation._mcp, "call", lambda *_: True)
+    session.user_says("weather?")
+    session.agent_calls((CALL.id, CALL.name))
+    session.wait(0.03)
+    waiting = RoundState(text="", said=False, calls=[CALL], results={})
+    after = await come_back(session, agent_turn(waiting))
+    (answer,) = [call for call in after.commands.take() if call[0] == "answer_tool"]
+    assert answer[1] == CALL.id
+    assert "may have been carried out" in answer[2]
+    assert "response.created" in after.kinds()

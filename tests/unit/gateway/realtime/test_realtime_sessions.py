@@ -244,7 +244,7 @@ def test_forced_tool_choice_is_the_agents_until_it_is_changed(session, choice, m
         ({"voice": "alloy"}, "unknown_parameter", "session.voice"),
         ({"audio": {"input": {"format": "pcm16"}}}, "invalid_value", "session.audio.input.format"),
         ({"audio": {"output": {"speed": 1.5}}}, "unsupported", "session.audio.output.speed"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "unsupported", "session.tools[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "unsupported", "session.tools[0].type"),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
         ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "unsupported", "session.tool_choice"),
         ({"tool_choice": {"type": "function"}}, "unsupported", "session.tool_choice"),

@@ -46,6 +46,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     output: str | None = None
+    approval_request_id: str | None = None
+    approve: bool | None = None
+    reason: str | None = None
 
 
 class ResponseAudio(msgspec.Struct, frozen=True):

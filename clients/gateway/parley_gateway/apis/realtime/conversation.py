@@ -24,6 +24,7 @@ from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.input_audio import UserTurns
 from parley_gateway.apis.realtime.item_commands import ItemCreation, ItemTruncation
 from parley_gateway.apis.realtime.items import Items
+from parley_gateway.apis.realtime.mcp_servers import McpServers
 from parley_gateway.apis.realtime.output_audio import AudioDecoder, AudioOutput
 from parley_gateway.apis.realtime.responses import Response, Responses, ResponseStyle
 from parley_gateway.apis.realtime.resumption import RealtimeState, ResumedSession
@@ -50,7 +51,8 @@ _TEXT_S = 10.0
 
 @dataclass(frozen=True)
 class _Pending:
-    event: client.SessionUpdate
+    event: client.SessionUpdate | list[protocol.Tool]
+    """Of the client, or the tools of its MCP servers."""
     before: SessionConfig
     echo: dict[str, Any]
     started: protocol.Start | None
@@ -93,6 +95,7 @@ class AgentSettings:
         self._is_open, self._text_tokens = True, text_tokens
         self._answered.set()
         self._answer_unchanged()
+        self.offer(self._config.mcp_functions)
 
     def check_text(self, what: str, text: str, *, code: str, param: str) -> None:
         """Raise ClientEventError for a text that the agent would refuse as too long."""
@@ -128,10 +131,22 @@ class AgentSettings:
         elif self._is_open:
             self._answer_unchanged()
 
+    def offer(self, functions: list[protocol.Tool]) -> None:
+        """Give the agent these tools of MCP servers, once its session is open."""
+        before, started = copy.copy(self._config), self._start
+        self._config.mcp_functions = functions
+        if started is not None and self._is_open:
+            self._start, update = self._config.update_since(started)
+            if update is not None:
+                self._pending.append(_Pending(functions, before, {}, started))
+                self._commands.update(update)
+
     def on_updated(self) -> None:
         """Answer an update that the agent has applied."""
         if self._pending:
-            self._emit("session.updated", session=self._pending.popleft().echo)
+            pending = self._pending.popleft()
+            if isinstance(pending.event, client.SessionUpdate):
+                self._emit("session.updated", session=pending.echo)
         self._answer_unchanged()
 
     def on_refused(self, code: str | None = None) -> tuple[bool, str | None]:
@@ -147,15 +162,18 @@ class AgentSettings:
         self._start = pending.started or self._start
         self._reapply()
         self._answer_unchanged()
-        return True, pending.event.event_id
+        return True, pending.event.event_id if isinstance(pending.event, client.SessionUpdate) else None
 
     def _reapply(self) -> None:
         """Apply the updates behind a refused one to the settings without it."""
         later, self._pending = self._pending, deque()
         for pending in later:
             before, started = copy.copy(self._config), self._start
-            with suppress(ClientEventError):  # it is valid only together with the refused one
-                self._config.change(pending.event.session)
+            if not isinstance(pending.event, client.SessionUpdate):
+                self._config.mcp_functions = pending.event
+            else:
+                with suppress(ClientEventError):  # it is valid only together with the refused one
+                    self._config.change(pending.event.session)
             if pending.started is None or started is None:
                 started = None
             else:
@@ -236,11 +254,18 @@ class RealtimeConversation:
         self._session = AgentSettings(config, commands, emit)
         self._items = Items(emit)
         self._side = SideResponses(config, emit, self._items, write)
-        self.close = self._side.close
         self._user_turns = UserTurns(config, emit, self._items, clock)
-        self._responses = Responses(commands, self._make_response, clock, self._on_unrequested_turn)
+        self._responses = Responses(
+            commands, self._make_response, clock, self._on_unrequested_turn, self._call_server
+        )
+        self._mcp = McpServers(config.settings, emit, self._items, self._responses, self._session.offer)
         self._creation = ItemCreation(
-            commands, self._items, self._responses, self._check_item, self._write_down
+            commands,
+            self._items,
+            self._responses,
+            check_text=self._check_item,
+            write_down=self._write_down,
+            answer_approval=self._mcp.answer,
         )
         self._truncation = ItemTruncation(commands, emit, self._items, self._responses)
         self._decoder = AudioDecoder(config.input_format)
@@ -260,7 +285,7 @@ class RealtimeConversation:
             protocol.ToolRequest: responses.on_content,
             protocol.ResponseDone: responses.on_content,
             protocol.TurnMetrics: responses.on_metrics,
-            protocol.ToolCancelled: responses.calls.on_cancelled,
+            protocol.ToolCancelled: self._on_tool_cancelled,
             protocol.Interrupted: self._on_interrupted,
             protocol.SpeechStarted: turns.on_speech_started,
             protocol.SpeechStopped: turns.on_speech_stopped,
@@ -278,6 +303,12 @@ class RealtimeConversation:
     def begin(self) -> None:
         """Send the first event, when the client is connected."""
         self._emit("session.created", session=self._config.body)
+        self._mcp.choose(self._config.mcp)
+
+    async def close(self) -> None:
+        """End what runs beside the agent's session, without an event."""
+        await self._side.close()
+        await self._mcp.close()
 
     def state(self) -> RealtimeState:
         """What outlives the connection."""
@@ -313,6 +344,8 @@ class RealtimeConversation:
         for event in (*record.answers, *(one for one in requests if one.call_id not in known)):
             self.on_agent_event(event)
         self._responses.cut()
+        if any(call.by_server for call in state.responses.calls):
+            self._responses.go_on()
         self._side.end(state.side_responses)
 
     def on_call_opened(self, text_tokens: int) -> None:
@@ -389,6 +422,7 @@ class RealtimeConversation:
 
     async def _update(self, event: client.SessionUpdate) -> None:
         await self._session.change(event)
+        self._mcp.choose(self._config.mcp)
         if self._config.input_format != self._decoder.name:
             self._decoder = AudioDecoder(self._config.input_format)
 
@@ -455,6 +489,13 @@ class RealtimeConversation:
             must_call = None if choice is None else read_tool_choice(choice, "response.tool_choice")
             self._commands.respond(options.instructions, choice != "none", must_call)
 
+    def _call_server(self, request: protocol.ToolRequest, response: Response) -> bool:
+        return not self._config.has_function(request.name) and self._mcp.call(request, response)
+
+    def _on_tool_cancelled(self, event: protocol.ToolCancelled) -> None:
+        self._mcp.on_cancelled(event)
+        self._responses.calls.on_cancelled(event)
+
     def _make_response(self, metadata: dict[str, str] | None) -> Response:
         body = self._config.body
         style = ResponseStyle(
@@ -506,6 +547,7 @@ class RealtimeConversation:
         event_id: str | None = None
         if refused:
             was_update, event_id = self._session.on_refused(event.code)
+            self._mcp.choose(self._config.mcp)
             if not was_update:
                 event_id = self._truncation.on_refused(event.code)
         elif self._responses.on_error(event):

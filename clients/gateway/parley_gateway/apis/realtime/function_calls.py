@@ -24,6 +24,8 @@ class WaitingCall:
     output: str | None = None
     is_sent: bool = False
     """Whether the agent was sent the output."""
+    by_server: bool = False
+    """Whether an MCP server has the tool, and not the client."""
 
 
 class FunctionCalls:
@@ -66,14 +68,17 @@ class FunctionCalls:
     def restore(self, calls: list[WaitingCall]) -> None:
         """Begin with the calls of another connection that the agent waits for."""
         self._waiting.update((call.request.call_id, call) for call in calls)
+        for call in calls:
+            if call.by_server and call.output is None:
+                call.output = '{"error": "the connection was lost; the call may have been carried out"}'
         if calls and all(call.is_sent for call in calls):
             self.send_outputs()  # they were lost
         elif calls and self.complete:
             self.defer_outputs()
 
-    def add(self, request: protocol.ToolRequest) -> None:
+    def add(self, request: protocol.ToolRequest, *, by_server: bool) -> None:
         """Add a call."""
-        self._waiting[request.call_id] = WaitingCall(request)
+        self._waiting[request.call_id] = WaitingCall(request, by_server=by_server)
 
     def set_output(self, call_id: str, output: str) -> bool:
         """Store the output of a call; returns False if no such call waits for one."""

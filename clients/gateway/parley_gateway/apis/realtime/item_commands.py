@@ -40,8 +40,10 @@ class ItemCreation:
         commands: AgentCommands,
         items: Items,
         responses: Responses,
+        *,
         check_text: Callable[[str], None],
         write_down: Callable[[str], Awaitable[str]],
+        answer_approval: Callable[[client.Item], None],
     ) -> None:
         # `check_text` raises ClientEventError for a text that the agent would refuse as too long;
         # `write_down` gives the words of audio in base64.
@@ -50,6 +52,7 @@ class ItemCreation:
         self._responses = responses
         self._check_text = check_text
         self._write_down = write_down
+        self._answer_approval = answer_approval
 
     async def create(self, event: client.ItemCreate) -> None:
         """Add an item, or raise ClientEventError."""
@@ -69,6 +72,14 @@ class ItemCreation:
                 await self._add_message(item)
             case "function_call_output":
                 self._add_output(item)
+            case "mcp_approval_response":
+                self._answer_approval(item)
+                self._add(
+                    item,
+                    approval_request_id=item.approval_request_id,
+                    approve=item.approve,
+                    reason=item.reason,
+                )
             case "function_call":
                 self._add(
                     item, call_id=item.call_id or "", name=item.name or "", arguments=item.arguments or ""

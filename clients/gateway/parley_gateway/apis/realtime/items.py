@@ -58,6 +58,12 @@ class StoredItem:
         return item_id
 
 
+def begin_item(item_id: str, kind: str, status: str) -> dict[str, Any]:
+    """The first fields of an item; those of MCP servers have no status."""
+    head = {"id": item_id, "type": kind}
+    return head if kind.startswith("mcp_") else head | {"object": "realtime.item", "status": status}
+
+
 @dataclass
 class InputTurn:
     """A turn of the user; its times are offsets in the appended audio."""
@@ -117,8 +123,7 @@ class Items:
 
     def add_complete(self, item_id: str, kind: str, **fields: Any) -> None:
         """Append an item that will not change, and send both of its events."""
-        head = {"id": item_id, "object": "realtime.item", "type": kind, "status": "completed"}
-        item = StoredItem({**head, **fields})
+        item = StoredItem(begin_item(item_id, kind, "completed") | fields)
         self.add(item)
         self.finish(item)
 

@@ -12,7 +12,7 @@ from parley import protocol
 from parley_client.events import AgentAudio
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.function_calls import FunctionCalls, WaitingCall
-from parley_gateway.apis.realtime.items import Items, SpokenPart, StoredItem
+from parley_gateway.apis.realtime.items import Items, SpokenPart, StoredItem, begin_item
 from parley_gateway.apis.realtime.output_audio import AudioOutput, Part
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id, usage_of
 
@@ -169,6 +169,31 @@ class Response:
         self.emit("response.function_call_arguments.done", **place, arguments=arguments, name=request.name)
         self._finish_item(index, stored)
 
+    def call_server(self, request: protocol.ToolRequest, label: str) -> tuple[int, StoredItem]:
+        """Append a call of an MCP server's tool, whose output comes later; returns its place and item."""
+        self.calls += 1
+        arguments = msgspec.json.encode(request.arguments).decode()
+        fields = {"approval_request_id": None, "output": None, "error": None}
+        index, stored = self._add_item(
+            "mcp_call", server_label=label, name=request.name, arguments="", **fields
+        )
+        place = {"response_id": self.id, "item_id": stored.id, "output_index": index}
+        self.emit("response.mcp_call_arguments.delta", **place, delta=arguments)
+        stored.body["arguments"] = arguments
+        self.emit("response.mcp_call_arguments.done", **place, arguments=arguments)
+        self._emit_item("response.output_item.done", index, stored)
+        return index, stored
+
+    def ask_approval(self, request: protocol.ToolRequest, label: str) -> StoredItem:
+        """Append the question whether a tool of an MCP server may be called."""
+        self.calls += 1
+        arguments = msgspec.json.encode(request.arguments).decode()
+        index, stored = self._add_item(
+            "mcp_approval_request", server_label=label, name=request.name, arguments=arguments
+        )
+        self._finish_item(index, stored)
+        return stored
+
     @property
     def is_silent(self) -> bool:
         """Whether the response has no speech."""
@@ -238,8 +263,8 @@ class Response:
         return self._message
 
     def _add_item(self, kind: str, **fields: Any) -> tuple[int, StoredItem]:
-        head = {"id": new_id("item"), "object": "realtime.item", "type": kind, "status": "in_progress"}
-        index, stored = len(self._output), StoredItem({**head, **fields})
+        item = begin_item(new_id("item"), kind, "in_progress") | fields
+        index, stored = len(self._output), StoredItem(item)
         self._output.append(stored)
         self._emit_item("response.output_item.added", index, stored)
         self.items.add(stored)
@@ -284,7 +309,8 @@ class Responses:
     afterwards is the next response, which the client requests after it has sent all outputs.
 
     ``make`` makes a response with the client's metadata; ``on_unrequested_turn`` is called when a turn of the
-    agent begins without a request.
+    agent begins without a request. ``call_server`` takes calls of MCP servers' tools, and returns False for
+    the client's functions.
     """
 
     def __init__(
@@ -293,12 +319,14 @@ class Responses:
         make: Callable[[dict[str, str] | None], Response],
         clock: Callable[[], float],
         on_unrequested_turn: Callable[[], None],
+        call_server: Callable[[protocol.ToolRequest, Response], bool],
     ) -> None:
         self.calls = FunctionCalls(commands, clock)
         self._commands = commands
         self._make = make
         self._clock = clock
         self._on_unrequested_turn = on_unrequested_turn
+        self._call_server = call_server
         self.active: Response | None = None
         """The response that is not over."""
         self._turn = 0
@@ -387,6 +415,25 @@ class Responses:
         else:
             self.calls.defer_outputs()
 
+    def give_output(self, call_id: str, output: str) -> None:
+        """Take the output of an MCP server's tool; the agent goes on by itself when it was the last one."""
+        if self.calls.set_output(call_id, output):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Begin the response to outputs, if all are there."""
+        if not self.calls.waiting or not self.calls.complete:
+            return
+        active = self.active
+        if active is not None and active.ended is None and active.calls:
+            self._end("completed", None, None)
+        if self.active is not None and self.active.ended is not None:
+            self._finish(None)
+        if self.active is None:
+            self.create(None)
+        else:
+            self.send_outputs()
+
     def cancel(self, response_id: str | None, *, asked: bool) -> None:
         """Stop the response, or raise ClientEventError. ``asked``: it was requested from the agent."""
         active = self.active
@@ -440,8 +487,10 @@ class Responses:
             case AgentAudio():
                 response.speak(event)
             case protocol.ToolRequest():
-                self.calls.add(event)
-                response.call(event)
+                is_called = self._call_server(event, response)
+                self.calls.add(event, by_server=is_called)
+                if not is_called:
+                    response.call(event)
             case protocol.ResponseDone():
                 self._ended_turn = event.turn
                 cut = event.finish_reason == "length"

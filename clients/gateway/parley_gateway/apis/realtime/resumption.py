@@ -87,6 +87,7 @@ async def resume(
             expires_at=state.expires_at,
             agent=state.agent,
             webrtc=webrtc,
+            settings=gateway.settings.realtime,
         )
         try:
             config.change(state.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
@@ -14,7 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 from parley import protocol
 from parley.tools.schema import TOOL_NAME
 from parley_gateway.apis.realtime.client_events import refusal_of_field
+from parley_gateway.apis.realtime.mcp_tools import MOST_SERVERS, McpTool, read_mcp_tool
 from parley_gateway.apis.realtime.server_events import ClientEventError, new_id, unsupported
+from parley_gateway.apis.settings import RealtimeSettings
 from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
@@ -258,6 +260,7 @@ class SessionConfig(InputConfig):
         expires_at: int = 0,
         webrtc: bool = False,
         agent: str = "",
+        settings: RealtimeSettings | None = None,
     ) -> None:
         body: dict[str, Any] = {
             "type": "realtime",
@@ -286,6 +289,12 @@ class SessionConfig(InputConfig):
         self._has_own_detection = False
         self._instructions: str | None = None
         self._functions: list[protocol.Tool] = []
+        self.settings = settings or RealtimeSettings()
+        """Of the gateway."""
+        self.mcp: list[McpTool] = []
+        """Servers whose tools the agent may call."""
+        self.mcp_functions: list[protocol.Tool] = []
+        """Their tools, once they were listed."""
 
     def given(self) -> dict[str, Any]:
         """Settings with which :meth:`change` makes another one equal to this one."""
@@ -300,7 +309,10 @@ class SessionConfig(InputConfig):
         if not self._has_own_detection:
             own = {name: value for name, value in audio["input"].items() if name != "turn_detection"}
             audio = {**audio, "input": own}
-        return {name: value for name, value in self.body.items() if name not in fixed} | {"audio": audio}
+        functions = [tool for tool in self.body["tools"] if tool["type"] == "function"]
+        tools = functions + [msgspec.to_builtins(server) for server in self.mcp]  # with their secrets
+        known = {name: value for name, value in self.body.items() if name not in fixed}
+        return known | {"audio": audio, "tools": tools}
 
     @property
     def agent(self) -> str:
@@ -364,8 +376,17 @@ class SessionConfig(InputConfig):
             self._has_own_detection = True
 
     def _apply_tools(self, tools: list[dict[str, Any]]) -> None:
-        functions = read_tools(tools, "session.tools")
-        self._functions = functions
+        servers = [
+            read_mcp_tool(tool, f"session.tools[{index}]", self.settings)
+            for index, tool in enumerate(tools)
+            if _is_server(tool)
+        ]
+        labels = [server.server_label for server in servers]
+        if len(servers) > MOST_SERVERS or len(set(labels)) < len(labels):
+            message = f"Invalid value: at most {MOST_SERVERS} MCP servers, each with a label of its own."
+            raise ClientEventError(message, code="invalid_value", param="session.tools")
+        functions = read_tools(tools, "session.tools", is_left_out=_is_server)
+        self._functions, self.mcp = functions, servers
         self.body["tools"] = [
             {
                 "type": "function",
@@ -374,7 +395,11 @@ class SessionConfig(InputConfig):
                 "parameters": tool.parameters,
             }
             for tool in functions
-        ]
+        ] + [server.echo() for server in servers]
+
+    def has_function(self, name: str) -> bool:
+        """Whether the client runs a tool."""
+        return any(tool.name == name for tool in self._functions)
 
     def _apply_output(self, audio: AudioOut) -> None:
         body = self.body["audio"]["output"]
@@ -411,7 +436,7 @@ class SessionConfig(InputConfig):
         return {
             # Frameworks send empty instructions where an application has none.
             "system_prompt": (self._instructions or None) if self.agent else self._instructions,
-            "tools": [] if self.body["tool_choice"] == "none" else self._functions,
+            "tools": [] if self.body["tool_choice"] == "none" else self._tools(),
             "must_call": read_tool_choice(self.body["tool_choice"], "session.tool_choice"),
             "voice": self._voice(),
             "phrases": keywords or [],
@@ -419,6 +444,9 @@ class SessionConfig(InputConfig):
             "sampling": protocol.SamplingOptions(max_tokens=limit if isinstance(limit, int) else None),
             **self._turn_fields(),
         }
+
+    def _tools(self) -> list[protocol.Tool]:
+        return [*self._functions, *(tool for tool in self.mcp_functions if not self.has_function(tool.name))]
 
     def _turn_fields(self) -> dict[str, Any]:
         """Options of turns and interruptions; those of an agent where the client has chosen none."""
@@ -440,11 +468,19 @@ class SessionConfig(InputConfig):
         return None if not self._has_own_voice or name in OPENAI_VOICES else name
 
 
-def read_tools(tools: list[Any], path: str) -> list[protocol.Tool]:
+def _is_server(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "mcp"
+
+
+def read_tools(
+    tools: list[Any], path: str, *, is_left_out: Callable[[Any], bool] = lambda _: False
+) -> list[protocol.Tool]:
     """The agent's tools for OpenAI's ``tools`` at ``path``, or raise ClientEventError."""
     functions = []
     for index, tool in enumerate(tools):
         at = f"{path}[{index}]"
+        if is_left_out(tool):
+            continue
         if isinstance(tool, dict) and tool.get("type", "function") != "function":
             raise unsupported(f"Tools of type {tool['type']!r} are", f"{at}.type")
         try:
@@ -561,6 +597,7 @@ async def first_config(
         expires_at=round(time.time() + settings.session_s),
         webrtc=webrtc,
         agent="" if agent is None else agent.name,
+        settings=settings,
     )
     if given:
         config.change(given)
