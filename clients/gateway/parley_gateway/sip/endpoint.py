@@ -211,6 +211,7 @@ class SipEndpoint:
             case "proceeding":
                 dialog.is_ringing.set()
             case "ready":
+                dialog.is_ringing.set()  # also where no response has said so
                 dialog.is_answered.set()
             case "terminated":
                 dialog.status = event.status

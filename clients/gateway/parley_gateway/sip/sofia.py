@@ -33,6 +33,8 @@ _CLOSE_S = 3.0
 """What peers get to answer when calls are ended, and then the library to stop."""
 _ALLOW = "INVITE, ACK, BYE, CANCEL, OPTIONS, NOTIFY"
 _SDP = "application/sdp"
+_REFUSED_CREDENTIALS = 904
+"""Status of the library itself."""
 _MOST_AUTHENTICATIONS = 2
 """Of one dialog in a row: wrong credentials end it."""
 _MOST_BYTES = 65_536
@@ -408,8 +410,11 @@ class SofiaStack:
             elif event.name != "state":  # of a call that was refused
                 self._library.nua_handle_destroy(handle)
             return
-        if event.status in (401, 407) and event.name.endswith("_response") and self._authenticate(event, sip):
-            return
+        if event.status in (401, 407) and event.name.endswith("_response"):
+            if self._authenticate(event, sip):
+                return
+            if event.name == "invite_response":  # the library goes on waiting for credentials
+                event = replace(event, name="state", state="terminated")
         if event.status // 100 == 2:
             self._authentications.pop(event.dialog, None)
         self._tell(event)
@@ -459,7 +464,7 @@ class SofiaStack:
         return SipEvent(
             name=name,
             dialog=dialog,
-            status=status,
+            status=407 if status == _REFUSED_CREDENTIALS else status,
             phrase=(phrase or b"").decode(errors="replace"),
             state="" if state is None else _STATES[state],
             caller=self._header(sip, "from"),

@@ -188,58 +188,103 @@ async def test_a_message_is_left_when_the_machine_has_spoken(dial):
 # --- registration -----------------------------------------------------------------------------
 
 
-class Registrar(asyncio.DatagramProtocol):
-    """Demands a digest (RFC 3261, 22.4) and says what came."""
+class Trunk(asyncio.DatagramProtocol):
+    """Demands a digest (RFC 3261, 22.4), and says what came: method, status and Contact."""
+
+    _HEADERS = ("Via:", "From:", "To:", "Call-ID:", "CSeq:", "Contact:")
+    _SDP = f"v=0\r\no=- 1 1 IN IP4 {HOST}\r\ns=-\r\nc=IN IP4 {HOST}\r\nt=0 0\r\nm=audio 9 RTP/AVP 0\r\n"
 
     def __init__(self, password):
         self._password = password
-        self.registered = asyncio.Queue()
+        self.came = asyncio.Queue()
 
     def connection_made(self, transport):
         self._transport = transport
 
     def datagram_received(self, data, addr):
         lines = data.decode().split("\r\n")
+        method, uri, _ = lines[0].split()
+        if method == "ACK":
+            return
+        headers = [line for line in lines if line.startswith(self._HEADERS)]
+        if method == "INVITE":
+            port = self._transport.get_extra_info("sockname")[1]
+            headers[-1] = f"Contact: <sip:{HOST}:{port}>"
         headers = [
-            line
-            for line in lines
-            if line.startswith(("Via:", "From:", "To:", "Call-ID:", "CSeq:", "Contact:"))
+            f"{line};tag=t" if line.startswith("To:") and ";tag=" not in line else line for line in headers
         ]
-        proof = next((line for line in lines if line.startswith("Authorization:")), "")
-        status = "200 OK" if self._is_valid(proof, lines[0].split()[1]) else "401 Unauthorized"
-        challenge = (
-            ['WWW-Authenticate: Digest realm="trunk", nonce="abc", algorithm=MD5'] if status[0] == "4" else []
-        )
-        answer = [f"SIP/2.0 {status}", *headers, *challenge, "Content-Length: 0", "", ""]
+        proof = next((line for line in lines if "uthorization: Digest" in line), "")
+        is_valid = method == "BYE" or self._is_valid(proof, method, uri)
+        name, code = ("Proxy-Authenticate", 407) if method == "INVITE" else ("WWW-Authenticate", 401)
+        status, body = (200, self._SDP if method == "INVITE" else "") if is_valid else (code, "")
+        more = [] if is_valid else [f'{name}: Digest realm="trunk", nonce="abc", algorithm=MD5']
+        more += ["Content-Type: application/sdp"] if body else []
+        answer = [f"SIP/2.0 {status} x", *headers, *more, f"Content-Length: {len(body)}", "", body]
         self._transport.sendto("\r\n".join(answer).encode(), addr)
-        contact = next(line for line in lines if line.startswith("Contact:"))
-        self.registered.put_nowait((status.split(maxsplit=1)[0], contact))
+        contact = next((line for line in lines if line.startswith("Contact:")), "")
+        self.came.put_nowait((method, status, contact))
 
-    def _is_valid(self, proof, uri):
+    def _is_valid(self, proof, method, uri):
         found = re.search(r'response="([0-9a-f]{32})"', proof)
 
         def md5(text):
             return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
-        wanted = md5(f"{md5(f'anna:trunk:{self._password}')}:abc:{md5(f'REGISTER:{uri}')}")
+        wanted = md5(f"{md5(f'anna:trunk:{self._password}')}:abc:{md5(f'{method}:{uri}')}")
         return bool(found) and found[1] == wanted
 
 
+@pytest.fixture
+def account(telephones, tmp_path):
+    """A gateway with an account at a trunk whose password is "right": (the trunk, the gateway)."""
+
+    @asynccontextmanager
+    async def account(password, **sip):
+        (tmp_path / "password").write_text(password)
+        transport, trunk = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: Trunk("right"), local_addr=(HOST, 0)
+        )
+        address = f"sip:{HOST}:{transport.get_extra_info('sockname')[1]}"
+        given = {"trunk": address, "username": "anna", "password_file": str(tmp_path / "password")}
+        try:
+            async with telephones(sip=given | sip) as gateway:
+                yield trunk, gateway
+        finally:
+            transport.close()
+
+    return account
+
+
 @pytest.mark.parametrize(
-    ("password", "statuses", "registered"), [("right", ["401", "200"], 1), ("wrong", ["401"], 0)]
+    ("password", "username", "statuses", "outcome"),
+    [
+        ("right", "anna", [407, 200], {"state": "talking"}),
+        ("wrong", "anna", [407, 407], {"state": "over", "reason": "rejected", "status": 407}),
+        ("right", "", [407], {"state": "over", "reason": "rejected", "status": 407}),
+    ],
 )
-async def test_an_account_is_registered_at_its_trunk(telephones, tmp_path, password, statuses, registered):
-    (tmp_path / "password").write_text(password)
-    transport, registrar = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: Registrar("right"), local_addr=(HOST, 0)
-    )
-    trunk = f"sip:{HOST}:{transport.get_extra_info('sockname')[1]}"
-    account = {"username": "anna", "password_file": str(tmp_path / "password"), "register": True}
-    async with telephones(sip={"trunk": trunk, "address": "203.0.113.9"} | account) as gateway:
+async def test_a_trunk_demands_a_digest_for_a_call(account, password, username, statuses, outcome):
+    async with account(password, username=username) as (trunk, gateway):
+        request = {"to": NUMBER}
+        made = await gateway.http.post("/v1/sip/calls", json=request, headers=gateway.key)
+        call = Made(gateway, made.json()["call_id"])
+        for wanted in statuses:
+            method, status, _ = await asyncio.wait_for(trunk.came.get(), 10)
+            assert (method, status) == ("INVITE", wanted)
+        await call.until(**outcome)
+        if outcome["state"] == "talking":
+            await call.hang_up()
+            assert (await asyncio.wait_for(trunk.came.get(), 10))[:2] == ("BYE", 200)
+
+
+@pytest.mark.parametrize(
+    ("password", "statuses", "registered"), [("right", [401, 200], 1), ("wrong", [401], 0)]
+)
+async def test_an_account_is_registered_at_its_trunk(account, password, statuses, registered):
+    async with account(password, register=True, address="203.0.113.9") as (trunk, gateway):
         port = gateway.url.rpartition(":")[2]
         for wanted in statuses:
-            status, contact = await asyncio.wait_for(registrar.registered.get(), 10)
-            assert status == wanted
+            method, status, contact = await asyncio.wait_for(trunk.came.get(), 10)
+            assert (method, status) == ("REGISTER", wanted)
             assert contact.startswith(f"Contact: <sip:203.0.113.9:{port}>")
         await until(lambda: gateway.registered() == registered)
-    transport.close()
