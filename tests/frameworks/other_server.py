@@ -41,7 +41,6 @@ def main():
         "llm-backend": "chat-completions",
         "responses-api-base-url": base_url,
         "responses-api-api-key": "none",
-        "responses-api-disable-thinking": "false",
         "model-name": "gpt-4o-mini",
         "tts": "openai",
         "openai-tts-base-url": base_url,

@@ -196,6 +196,19 @@ async def test_a_server_that_is_not_there():
     await session.conversation.close()
 
 
+async def test_servers_are_not_changed_too_often(monkeypatch):
+    async def hang(*_):
+        await asyncio.Event().wait()
+
+    session = McpSession(settings=SETTINGS)
+    monkeypatch.setattr(asyncio, "to_thread", hang)
+    for number in range(9):
+        tools = [entry("http://127.0.0.1:1/mcp", server_label=f"s{number}-{at}") for at in range(8)]
+        await session.receive_event("session.update", session={"type": "realtime", "tools": tools})
+    assert (await session.until("error"))["error"]["code"] == "too_many_updates"
+    await session.conversation.close()
+
+
 def test_a_function_of_the_client_comes_before_a_tool_of_the_same_name():
     config = SessionConfig("sess_1", "gpt-realtime", settings=SETTINGS)
     config.change({"type": "realtime", "tools": [{"type": "function", "name": "add"}]})

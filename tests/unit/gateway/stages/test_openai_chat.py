@@ -332,6 +332,7 @@ async def test_a_failure_after_the_first_event_is_an_event(gateway):
         ({"logprobs": True}, "logprobs"),
         ({"n": 2}, "n"),
         ({"frequency_penalty": 1.0}, "frequency_penalty"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs"),
         ({"logit_bias": {"1": 1}}, "logit_bias"),
         ({"modalities": ["text", "audio"]}, "modalities[1]"),
         ({"web_search_options": {}}, "web_search_options"),
@@ -348,6 +349,12 @@ async def test_unsupported_fields_are_refused(gateway, fields, param):
     assert answer.status_code == (404 if param == "model" else 400)
     assert answer.json()["error"]["param"] == param
     assert gateway.models.asked == []
+
+
+async def test_clients_of_vllm_may_turn_thinking_off(gateway):
+    says(gateway, DONE)
+    answer = await ask(gateway, chat_template_kwargs={"enable_thinking": False})
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("number", [0, 2])

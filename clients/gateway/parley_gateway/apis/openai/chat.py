@@ -160,6 +160,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Not supported."""
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
     modalities: list[Literal["text"]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Of vLLM; only `{"enable_thinking": false}`, as answers are spoken."""
     response_format: ResponseFormat | None = None
     # Without an effect on the response.
     metadata: Any = None
@@ -179,6 +181,8 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> WantedA
     """Translate a request, or raise rest.RefusedRequestError."""
     if request.logprobs:
         raise rest.unsupported("logprobs")
+    if request.chat_template_kwargs not in (None, {}, {"enable_thinking": False}):
+        raise rest.unsupported("chat_template_kwargs", 'has to be {"enable_thinking": false}')
     _check_count(request)
     if request.n not in (None, 1):
         raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")

@@ -421,6 +421,7 @@ class RealtimeConversation:
                 self._truncation.truncate(event)
 
     async def _update(self, event: client.SessionUpdate) -> None:
+        self._mcp.check_room()
         await self._session.change(event)
         self._mcp.choose(self._config.mcp)
         if self._config.input_format != self._decoder.name:

@@ -21,6 +21,8 @@ from parley_gateway.apis.settings import RealtimeSettings
 
 _MAX_OUTPUT_BYTES = protocol.MAX_MESSAGE_BYTES - 1_024
 """The agent's message has other fields besides the output."""
+_MOST_TASKS = 64
+"""Connections that are made, held or ended, and calls."""
 _BATCH_S = 0.03
 """The calls of one round come at once; outputs are not given before (seconds)."""
 
@@ -69,6 +71,12 @@ class McpServers:
                 task = self._hold(self._connect(entry), entry.server_label)
                 self._connections[entry.server_label] = entry, task
         self._offer_tools()
+
+    def check_room(self) -> None:
+        """Raise ClientEventError while too many connections are made or end."""
+        if len(self._tasks) >= _MOST_TASKS:
+            message = "Too many connections with MCP servers are made or ended at once."
+            raise ClientEventError(message, code="too_many_updates")
 
     async def close(self) -> None:
         """Leave all servers; their calls end without an event."""
