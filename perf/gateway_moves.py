@@ -35,7 +35,6 @@ from harness.report import describe_processor, make_table, write_json
 from harness.servers import Gateway, Redis, ThisMachine, local_gateway, local_server, remove_left
 from harness.stats import p50_p95, text_of
 from numpy.typing import NDArray
-from parley_testing.conform.connection import to_mulaw
 from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
@@ -44,6 +43,7 @@ from parley.launcher.options import ROOT
 from parley.timeouts import cancel_all
 from parley_client.audio.files import read_speech
 from parley_testing.conform import twilio
+from parley_testing.conform.connection import to_mulaw
 
 _STORY = ROOT / "tests/data/conversation/06-story.wav"
 _AUTH_TOKEN = secrets.token_hex(16)

@@ -9,12 +9,12 @@ from http import HTTPStatus
 import numpy as np
 import pytest
 import soundfile
-from parley_testing.conform.connection import FailedError, Target, expect_speech, to_mulaw
 from websockets.asyncio.server import serve
 
 from parley_client.cli.program import main
 from parley_testing.conform import deepgram, openai_realtime, sessions, twilio
 from parley_testing.conform.checks import run_checks
+from parley_testing.conform.connection import FailedError, Target, expect_speech, to_mulaw
 
 CREATED = {"type": "session.created", "event_id": "1", "session": {"type": "realtime", "id": "s"}}
 UPDATED = {"type": "session.updated", "session": {}}

@@ -187,6 +187,17 @@ async def test_a_call_that_the_agent_cancels(url):
         assert [call for call in session.commands.take() if call[0] == "answer_tool"] == []
 
 
+async def test_a_call_of_a_server_that_was_left_meanwhile(url):
+    async with connected(url, require_approval="always") as session:
+        session.calls("add", {"a": 2, "b": 3})
+        request = (await session.until("conversation.item.done"))["item"]
+        await session.receive_event("session.update", session={"type": "realtime", "tools": []})
+        reply = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+        await session.receive_event("conversation.item.create", item=reply)
+        await session.until("response.mcp_call.failed")
+        await session.until_command("answer_tool")
+
+
 async def test_a_server_that_is_not_there():
     session = McpSession(settings=SETTINGS)
     tools = [entry("http://127.0.0.1:1/mcp")]
@@ -236,6 +247,8 @@ def test_another_gateway_gets_the_secrets():
         ([entry("https://tools.example.com/mcp", headers={"A": "b\nc"})], "session.tools[0]"),
         ([{"type": "function", "name": "f"}, entry("file:///etc/passwd")], "session.tools[1]"),
         ([entry("https://tools.example.com/mcp", allowed_tools=["a b"])], "session.tools[0]"),
+        ([entry("https://tools.example.com/mcp", allowed_tools=[])], "session.tools[0].allowed_tools"),
+        ([entry("https://tools.example.com/mcp", allowed_tools={})], "session.tools[0].allowed_tools"),
         ([entry("https://tools.example.com/mcp")] * 2, "session.tools"),
         ([{"type": "mcp", "server_label": "desk", "connector_id": "c"}], "session.tools[0].connector_id"),
         ([entry("https://tools.example.com/mcp", server_label="1")], "session.tools[0].server_label"),

@@ -52,6 +52,7 @@ class McpServers:
         """By label; and so are the next."""
         self._servers: dict[str, Any] = {}
         """Those that were reached; of type ``McpServer``, which is imported where it is needed."""
+        self._listed: dict[str, tuple[protocol.Tool, ...]] = {}
         self._names: dict[str, McpTool] = {}
         """The server of each tool."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,6 +67,7 @@ class McpServers:
                 task.cancel()
                 del self._connections[label]
                 self._servers.pop(label, None)
+                self._listed.pop(label, None)
         for entry in wanted:
             if entry.server_label not in self._connections:
                 task = self._hold(self._connect(entry), entry.server_label)
@@ -131,8 +133,8 @@ class McpServers:
     def _offer_tools(self) -> None:
         found: dict[str, protocol.Tool] = {}
         self._names.clear()
-        for label, server in self._servers.items():
-            for tool in server.tools:
+        for label, tools in self._listed.items():
+            for tool in tools:
                 if found.setdefault(tool.name, tool) is tool:
                     self._names[tool.name] = self._connections[label][0]
         self._offer(list(found.values()))
@@ -156,7 +158,7 @@ class McpServers:
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
                 for tool in server.tools
             ]
-            self._servers[entry.server_label] = server
+            self._servers[entry.server_label], self._listed[entry.server_label] = server, server.tools
             self._emit("mcp_list_tools.completed", item_id=item.id)
             self._items.finish(item)
             self._offer_tools()
@@ -175,13 +177,14 @@ class McpServers:
     async def _run(self, entry: McpTool, request: protocol.ToolRequest, item: StoredItem, index: int) -> None:
         place = {"item_id": item.id, "output_index": index}
         outcome = ToolOutcome.failed("the call was cancelled")
+        server = self._servers.get(entry.server_label)
         try:
             self._emit("response.mcp_call.in_progress", **place)
-            server = self._servers[entry.server_label]
-            async with asyncio.timeout(server.timeout_s(request.name)):
-                outcome, _ = await asyncio.gather(
-                    server.call(request.name, request.arguments), asyncio.sleep(_BATCH_S)
-                )
+            if server is not None:  # else the client has left it meanwhile
+                async with asyncio.timeout(server.timeout_s(request.name)):
+                    outcome, _ = await asyncio.gather(
+                        server.call(request.name, request.arguments), asyncio.sleep(_BATCH_S)
+                    )
         except TimeoutError:
             outcome = ToolOutcome.failed("the tool did not answer in time")
         finally:

@@ -42,6 +42,12 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allowed_tools: _Names | ToolFilter | None = None
     require_approval: Literal["always", "never"] | ApprovalFilter | None = None
 
+    @property
+    def allowed(self) -> list[str] | None:
+        """Names of the tools that may be called; None: all of them."""
+        tools = self.allowed_tools
+        return tools.tool_names if isinstance(tools, ToolFilter) else tools
+
     def needs_approval(self, name: str) -> bool:
         """Whether the client is asked before a tool is called."""
         if isinstance(self.require_approval, ApprovalFilter):
@@ -63,6 +69,9 @@ def read_mcp_tool(tool: Any, path: str, settings: RealtimeSettings) -> McpTool:
         entry = msgspec.convert(tool, McpTool)
     except msgspec.ValidationError as error:
         raise refusal_of_field(error, McpTool, path) from error
+    if entry.allowed is not None and not entry.allowed:
+        message = f"Invalid value for '{path}.allowed_tools': no tool is allowed."
+        raise ClientEventError(message, code="invalid_value", param=f"{path}.allowed_tools")
     _, hosts, values = settings_of(entry, settings)
     try:
         check_settings(hosts)
@@ -87,11 +96,10 @@ def settings_of(
     if entry.authorization:
         given["Authorization"] = f"Bearer {entry.authorization.removeprefix('Bearer ')}"
     values = {f"HEADER_{number}": value for number, value in enumerate(given.values())}
-    allowed = entry.allowed_tools
     server = McpServerSettings(
         name=entry.server_label,
         url=entry.server_url,
-        tools=list(allowed.tool_names if isinstance(allowed, ToolFilter) else allowed or ()),
+        tools=entry.allowed or [],
         headers={name: f"${{{variable}}}" for name, variable in zip(given, values, strict=True)},
     )
     hosts = ToolSettings(
