@@ -24,7 +24,7 @@ from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers import DRIVERS, EndpointSpec, parse_endpoint
 from stages.material import Material, load_material
 from stages.protocols import EndpointError, Level, Stage
-from stages.results import LevelResult, load_table, notes, stage_tables
+from stages.results import LevelResult, load_table, notes, published_table, stage_tables
 from stages.runner import Runner
 from stages.turns import Patience, Turn
 
@@ -217,7 +217,7 @@ def _report(
     """Print and write what was measured."""
     if not results:
         return
-    tables = [*stage_tables(results), load_table(results)]
+    tables = [*stage_tables(results), load_table(results), published_table({one.stage for one in results})]
     remarks = notes(results)
     for table in tables:
         table.print(console)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness.report import Table
@@ -13,6 +15,7 @@ from harness.stats import SHARES, Estimate, estimate, fewest, ratio_estimate
 from stages.protocols import Stage
 from stages.turns import Turn
 
+_PUBLISHED = Path(__file__).parent / "published.toml"
 _LATE_MS = 50
 _NAMES = (0, 1, 2)
 
@@ -170,6 +173,23 @@ def load_table(results: Sequence[LevelResult]) -> Table:
         ],
         _NAMES,
     )
+
+
+def published_table(stages: Collection[Stage]) -> Table:
+    """What others have published of these stages (published.toml)."""
+    sources = tomllib.loads(_PUBLISHED.read_text(encoding="utf-8"))["source"]
+    rows = [
+        [source["stage"], service, *_columns(figures), source["figure"], f"{source['url']}, {source['read']}"]
+        for source in sources
+        if Stage(source["stage"]) in stages
+        for service, figures in source["p50_p95_p99"].items()
+    ]
+    head = ["stage", "service", "p50", "p95", "p99", "figure", "source, as read on"]
+    return Table("published by others, not measured here", head, rows, (0, 1, 5, 6))
+
+
+def _columns(figures: Sequence[int]) -> list[str]:
+    return [*(f"{figure:,}" for figure in figures), *[""] * (3 - len(figures))]
 
 
 def notes(results: Sequence[LevelResult]) -> list[str]:

@@ -16,7 +16,7 @@ from harness.report import write_html
 from stages import cli
 from stages.material import Material, load_material
 from stages.protocols import RATE, Level, Stage
-from stages.results import LevelResult, load_table, notes, stage_tables
+from stages.results import LevelResult, load_table, notes, published_table, stage_tables
 from stages.runner import Runner
 from stages.turns import Turn
 
@@ -38,6 +38,13 @@ def level(name="one", concurrency=1, count=30, failed=("full",)):
 def test_failures_are_shown_beside_the_figures():
     (row,) = load_table([level(failed=("full", "timeout", "full"))]).rows
     assert row[:6] == ["one", "1", "language model", "33", "2 full, 1 timeout", "50 %"]
+
+
+def test_what_others_have_published_stands_beside_the_stages_that_were_measured():
+    table = published_table({Stage.RECOGNIZER, Stage.CALL})
+    assert {row[0] for row in table.rows} == {"recognizer", "call"}
+    assert all(len(row) == len(table.head) and row[2].replace(",", "").isdecimal() for row in table.rows)
+    assert all("2026-" in row[-1] for row in table.rows)
 
 
 def test_percentiles_that_too_few_turns_have_are_left_out_and_named():
