@@ -28,7 +28,7 @@ from parley.models.recognition import RecognitionSettings
 from parley.models.segments import ReaderSettings, SegmentSettings, WindowSettings
 from parley.models.smart_turn import SmartTurnSettings
 from parley.models.speaker_embedding import SpeakerSettings
-from parley.runtime.onnx import OnnxSettings
+from parley.runtime.onnx import OnnxSettings, TensorRtSettings
 from parley.runtime.parameters import is_setting
 from parley.triton.model_client import ClientSettings
 from parley_gateway.schemas import field_docs
@@ -54,7 +54,7 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "parakeet_tdt": (RecognitionSettings, ParakeetSettings),
     "parakeet_transcribe": (TranscriptionSettings, RecordingSettings),
     "parakeet_features": (RecordingSettings,),
-    "parakeet_encoder": (OnnxSettings,),
+    "parakeet_encoder": (OnnxSettings, TensorRtSettings),
     "parakeet_decoder": (OnnxSettings,),
     "embeddings": (EmbeddingSettings, OnnxSettings),
     "speaker_embedding": (SpeakerSettings, OnnxSettings),

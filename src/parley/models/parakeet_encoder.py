@@ -177,7 +177,7 @@ def load_model(pb_utils: Any, parameters: Parameters) -> TensorModel:
 
 def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
     export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
-    session = open_configured(export.encoder, parameters, device_id=device_id)
+    session = open_configured(export.encoder, parameters, device_id=device_id, takes_tensorrt=True)
     return EncoderService(OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import onnxruntime
@@ -20,6 +20,8 @@ from parley.runtime.versions import check_gpus, check_onnx_runtime
 Device = Literal["cpu", "gpu"]
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
+_Shape: TypeAlias = list[Positive]
 # Where a graph that is not read from a file has its weights.
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -33,6 +35,7 @@ def open_session(
     threads: int = 1,
     more_outputs: Sequence[str] = (),
     part: bytes = b"",
+    tensorrt: Mapping[str, str] | None = None,
 ) -> Any:
     """Load an ONNX file.
 
@@ -44,6 +47,7 @@ def open_session(
         threads: CPU threads of one run; concurrent runs add theirs.
         more_outputs: names of values inside of the graph that become outputs too, after its own.
         part: what is loaded in the file's place, made of it by :mod:`parley.runtime.onnx_file`.
+        tensorrt: options of TensorRT's provider, which then runs what it can, on the GPU; None: not used.
 
     Returns:
         An ``onnxruntime.InferenceSession``, on a GPU a :class:`WatchedSession`.
@@ -59,15 +63,7 @@ def open_session(
     options.log_severity_level = 3
     # Threads that spin while they wait would take the CPU from the other models.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers: list[Any] = [_CPU]
-    if device == "gpu":
-        check_onnx_runtime()
-        check_gpus(device_id)
-        if _CUDA not in onnxruntime.get_available_providers():
-            raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
-        # The provider's library needs CUDA's and cuDNN's, which lie in packages of their own.
-        onnxruntime.preload_dlls()
-        providers.insert(0, (_CUDA, _cuda_options(device_id, device_memory)))
+    providers = _providers(path, device, _cuda_options(device_id, device_memory), tensorrt)
     try:
         graph: str | bytes = part or str(path)
         if not isinstance(graph, str) or more_outputs:
@@ -77,9 +73,32 @@ def open_session(
         session = onnxruntime.InferenceSession(graph, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions have no common base class
         raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error
-    if device == "gpu" and _CUDA not in session.get_providers():
-        raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
+    for name, wanted in (("CUDA", _CUDA), ("TensorRT", _TENSORRT)):
+        is_wanted = device == "gpu" if wanted == _CUDA else tensorrt is not None
+        if is_wanted and wanted not in session.get_providers():
+            raise ModelLoadingError(f"{path.name}: {name} could not be started; see the log of ONNX Runtime")
     return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
+
+
+def _providers(
+    path: Path, device: Device, cuda: dict[str, str], tensorrt: Mapping[str, str] | None
+) -> list[Any]:
+    """Where the network runs, the first choice first; raises ModelLoadingError if one is missing."""
+    if device == "cpu":
+        if tensorrt is not None:
+            raise ModelLoadingError(f"{path.name}: TensorRT needs device gpu")
+        return [_CPU]
+    check_onnx_runtime()
+    check_gpus(int(cuda["device_id"]))
+    available = onnxruntime.get_available_providers()
+    if _CUDA not in available:
+        raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
+    if tensorrt is not None and _TENSORRT not in available:
+        raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no TensorRT")
+    # The provider's library needs CUDA's and cuDNN's, which lie in packages of their own.
+    onnxruntime.preload_dlls()
+    first = [] if tensorrt is None else [(_TENSORRT, {"device_id": cuda["device_id"], **tensorrt})]
+    return [*first, (_CUDA, cuda), _CPU]
 
 
 def _cuda_options(device_id: int, memory: int) -> dict[str, str]:
@@ -176,10 +195,49 @@ class OnnxSettings(msgspec.Struct, frozen=True):
     """CPU threads of a network."""
 
 
-def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0, part: bytes = b"") -> Any:
+class TensorRtSettings(msgspec.Struct, frozen=True):
+    """Whether TensorRT runs a network."""
+
+    tensorrt_shapes: str = ""
+    """Lets TensorRT run the network ([why not by default](decisions/tensorrt.md)): JSON with the smallest,
+    the usual and the largest shape of each input, `{"length": [[1], [8], [16]]}`."""
+    tensorrt_cache: str = ""
+    """Folder that keeps TensorRT's engines; empty: they are built at each start, which takes minutes."""
+
+    def options(self) -> dict[str, str] | None:
+        """Options of TensorRT's provider; None: it is not used.
+
+        Raises:
+            ModelLoadingError: the shapes cannot be read.
+        """
+        if not self.tensorrt_shapes:
+            return None
+        try:
+            shapes = msgspec.json.decode(self.tensorrt_shapes, type=dict[str, tuple[_Shape, _Shape, _Shape]])
+        except msgspec.MsgspecError as error:
+            raise ModelLoadingError(f"tensorrt_shapes: {error}") from error
+        options = {
+            f"trt_profile_{name}_shapes": ",".join(
+                f"{tensor}:{'x'.join(map(str, ranges[number]))}" for tensor, ranges in shapes.items()
+            )
+            for number, name in enumerate(("min", "opt", "max"))
+        }
+        if self.tensorrt_cache:
+            options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": self.tensorrt_cache}
+        return options
+
+
+def open_configured(
+    path: Path,
+    parameters: Parameters,
+    *,
+    device_id: int = 0,
+    part: bytes = b"",
+    takes_tensorrt: bool = False,
+) -> Any:
     """Load an ONNX file, or ``part`` in its place, as the model's parameters say.
 
-    Parameters of the model: :class:`OnnxSettings`.
+    Parameters of the model: :class:`OnnxSettings`, and with ``takes_tensorrt`` :class:`TensorRtSettings`.
     """
     settings = parameters.read(OnnxSettings)
     return open_session(
@@ -189,4 +247,5 @@ def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0, p
         device_memory=settings.device_memory_mb << 20,
         threads=settings.threads,
         part=part,
+        tensorrt=parameters.read(TensorRtSettings).options() if takes_tensorrt else None,
     )

@@ -56,7 +56,10 @@ def runtime(monkeypatch):
 
 def open_with(tmp_path, **values):
     return onnx.open_configured(
-        tmp_path / "encoder.onnx", Parameters("encoder", values, model_dir=tmp_path), device_id=1
+        tmp_path / "encoder.onnx",
+        Parameters("encoder", values, model_dir=tmp_path),
+        device_id=1,
+        takes_tensorrt=True,
     )
 
 
@@ -91,6 +94,41 @@ def test_a_gpu_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx, "onnxruntime", fake)
     with pytest.raises(ModelLoadingError, match="CUDA could not be started"):
         open_with(tmp_path, device="gpu")
+
+
+SHAPES = '{"AUDIO": [[1, 80, 1], [8, 80, 400], [16, 80, 3000]], "LENGTH": [[1], [8], [16]]}'
+
+
+def test_tensorrt_runs_before_cuda_with_the_shapes_that_are_named(monkeypatch, tmp_path):
+    fake = FakeOnnxRuntime("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+    monkeypatch.setattr(onnx, "onnxruntime", fake)
+    open_with(tmp_path, device="gpu", tensorrt_shapes=SHAPES, tensorrt_cache="/var/cache/engines")
+    (name, options), (cuda, _), _ = fake.calls[1]
+    assert (name, cuda) == ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+    assert options == {
+        "device_id": "1",
+        "trt_profile_min_shapes": "AUDIO:1x80x1,LENGTH:1",
+        "trt_profile_opt_shapes": "AUDIO:8x80x400,LENGTH:8",
+        "trt_profile_max_shapes": "AUDIO:16x80x3000,LENGTH:16",
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": "/var/cache/engines",
+    }
+
+
+@pytest.mark.parametrize(
+    ("available", "values", "problem"),
+    [
+        (["CUDAExecutionProvider"], {}, "has no TensorRT"),
+        (["TensorrtExecutionProvider", "CUDAExecutionProvider"], {}, "TensorRT could not be started"),
+        ([], {"device": "cpu"}, "needs device gpu"),
+        ([], {"tensorrt_shapes": '{"AUDIO": [[1], [2]]}'}, "tensorrt_shapes: "),
+        ([], {"tensorrt_shapes": '{"AUDIO": [[0], [2], [3]]}'}, "tensorrt_shapes: "),
+    ],
+)
+def test_tensorrt_that_cannot_be_used_is_an_error(monkeypatch, tmp_path, available, values, problem):
+    monkeypatch.setattr(onnx, "onnxruntime", FakeOnnxRuntime(*available, active=["CUDAExecutionProvider"]))
+    with pytest.raises(ModelLoadingError, match=problem):
+        open_with(tmp_path, **({"device": "gpu", "tensorrt_shapes": SHAPES} | values))
 
 
 def test_threads_of_a_processor_do_not_spin(runtime, tmp_path):
