@@ -344,7 +344,7 @@ class RealtimeConversation:
         for event in (*record.answers, *(one for one in requests if one.call_id not in known)):
             self.on_agent_event(event)
         self._responses.cut()
-        if any(call.by_server for call in state.responses.calls):
+        if self._responses.calls.has_server_call:
             self._responses.go_on()
         self._side.end(state.side_responses)
 

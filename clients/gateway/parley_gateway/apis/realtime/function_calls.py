@@ -52,6 +52,11 @@ class FunctionCalls:
         return bool(self._waiting)
 
     @property
+    def has_server_call(self) -> bool:
+        """Whether one of them is of an MCP server."""
+        return any(call.by_server for call in self._waiting.values())
+
+    @property
     def complete(self) -> bool:
         """Whether the client has sent all outputs."""
         return all(call.output is not None for call in self._waiting.values())
