@@ -32,11 +32,13 @@ _EVENT_TYPE = 101
 _LAST_PORT = 65_535
 _MOST_MEDIA = 16
 """Streams of an offer; each has its line in the answer."""
-_MEDIA = re.compile(r"m=audio (\d{1,5})(?:/\d+)? (RTP/S?AVPF?) ([\d ]+)")
-_OTHER_MEDIA = re.compile(r"(m=[!-~]{1,32}) \d{1,5}(?:/\d+)?((?: [!-~]{1,32}){2,64})")
+_MEDIA = re.compile(r"m=audio ([0-9]{1,5})(?:/[0-9]{1,5})? (RTP/S?AVPF?)((?: [0-9]{1,3}){1,64})")
+_OTHER_MEDIA = re.compile(r"(m=[!-~]{1,32}) [0-9]{1,5}(?:/[0-9]{1,5})?((?: [!-~]{1,32}){2,64})")
 _CONNECTION = re.compile(r"c=IN IP[46] (\S+)")
-_RTPMAP = re.compile(r"a=rtpmap:(\d{1,3}) (\S+)")
-_CRYPTO = re.compile(rf"a=crypto:(\d{{1,9}}) {_SUITE} inline:([A-Za-z0-9+/=]+)(\|2\^\d+|\|\d+)?(?: .*)?")
+_RTPMAP = re.compile(r"a=rtpmap:([0-9]{1,3}) (\S+)")
+_CRYPTO = re.compile(
+    rf"a=crypto:([0-9]{{1,9}}) {_SUITE} inline:([A-Za-z0-9+/=]+)(\|2\^[0-9]+|\|[0-9]+)?(?: .*)?"
+)
 _DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
 
 

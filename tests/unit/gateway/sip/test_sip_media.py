@@ -151,6 +151,8 @@ def test_an_offer_is_understood_and_answered_with_another_key():
         (offer().replace("192.0.2.7", "trunk.example"), "optional"),
         (offer(profile="UDP/TLS/RTP/SAVPF"), "optional"),
         (offer().replace("m=video", "m=v\tdeo"), "optional"),
+        (offer("9" * 5_000), "optional"),
+        (offer("٣"), "optional"),
         (offer() + "m=video 1 RTP/AVP 31\n" * 15, "optional"),
         (offer(), "required"),
         (offer(profile="RTP/SAVP"), "optional"),
