@@ -210,6 +210,8 @@ class Target:
     model: str = ""
     public_url: str = ""
     """Of a server that Twilio calls at another address: what its signatures begin with."""
+    account: str = "AC1"
+    """Of Twilio."""
     within_s: float = 30.0
     """How long each event may take."""
 

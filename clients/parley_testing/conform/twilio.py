@@ -35,7 +35,6 @@ _CLOSED = (1000, 1001, 1005, 1006)
 
 
 _FORM = {
-    "AccountSid": "AC1",
     "CallSid": _CALL,
     "CallStatus": "ringing",
     "Direction": "inbound",
@@ -57,7 +56,8 @@ async def _ask(target: Target, token: str) -> str:
     """The TwiML that answers the webhook for a call."""
     parts = urlsplit(target.url)
     url = f"{target.public_url}{parts.path}" if target.public_url else target.url
-    answer = await target.request("POST", "", data=_FORM, headers=sign(token, url, _FORM))
+    form = _FORM | {"AccountSid": target.account}
+    answer = await target.request("POST", "", data=form, headers=sign(token, url, form))
     return answer.text
 
 
@@ -85,7 +85,7 @@ async def _open(target: Target) -> AsyncIterator[CheckedSocket]:
     ) as peer:
         await peer.send({"event": "connected", "protocol": "Call", "version": "1.0.0"})
         start = {
-            "accountSid": "AC1",
+            "accountSid": target.account,
             "streamSid": _STREAM,
             "callSid": _CALL,
             "tracks": ["inbound"],

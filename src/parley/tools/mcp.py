@@ -26,7 +26,7 @@ from mcp_types import Tool as McpTool
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
 from parley.tools.base import ReportProgress, ToolOutcome, read_value
-from parley.tools.schema import SchemaError, argument_schema
+from parley.tools.schema import TOOL_NAME, SchemaError, argument_schema
 from parley.tools.settings import McpServerSettings, McpToolSettings, ToolSettings, expand_headers
 
 _CONNECT_S = 10.0
@@ -282,6 +282,8 @@ class McpServer:
 
 def _problem(tool: Tool) -> str:
     """Why a tool cannot be offered; empty: it can."""
+    if not TOOL_NAME.fullmatch(tool.name):
+        return "its name has more than 64 characters, or others than letters, digits, - and _"
     try:
         argument_schema(tool.parameters)
     except SchemaError as error:

@@ -176,7 +176,9 @@ def test_the_command(question, tmp_path, capsys):
     [
         (["--only", "dance"], "there is no check dance; there are session_created"),
         (["--url", "http://127.0.0.1:1"], "--url http://127.0.0.1:1: "),
-        (["--url", "127.0.0.1:8080"], "--url 127.0.0.1:8080: "),
+        (["--url", "127.0.0.1:8080"], "does not begin with http://"),
+        (["--url", "http://127.0.0.1:1/v1"], "leave /v1 out"),
+        (["--protocol", "twilio"], "PARLEY_KEY has to be"),
     ],
 )
 def test_wrong_usage(question, capsys, options, problem):

@@ -70,6 +70,8 @@ class SipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         check_transfers(self.ending)
         if is_tls(self.listen) and not self.certificate:
             raise ValueError("listen: TLS needs a certificate")
+        if is_tls(self.trunk) and not is_tls(self.listen):
+            raise ValueError("trunk: TLS needs it in listen, too: sip:10.0.0.5:5061;transport=tls")
         if self.register and not (self.trunk and self.username):
             raise ValueError("register needs trunk and username")
         if not self.codecs or len(set(self.codecs)) < len(self.codecs):

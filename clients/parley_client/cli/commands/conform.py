@@ -30,7 +30,7 @@ _EPILOG = f"""\
 {_KEY} is the key of the server, for Twilio the auth token. Every check has connections of its own.
 For Twilio the URL is that of the webhook for calls, or of the media stream (wss://…).
 
-exit status: 0 every check passed, 1 one was refused or failed, 2 wrong usage"""
+exit status: 0 every check passed, 1 one was refused or failed, 2 wrong usage, or nothing listens there"""
 PROTOCOLS = {
     "openai-realtime": openai_realtime.CHECKS,
     "deepgram": deepgram.CHECKS,
@@ -45,11 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("speech", type=Path, metavar="QUESTION.wav", help="a spoken question, mono, 16 kHz")
-    add("--url", required=True, help="of the server")
+    add("speech", type=Path, metavar="QUESTION.wav", help="a spoken question, mono, 16 kHz; 15 s at most")
+    add("--url", required=True, help="http://HOST:PORT or https://HOST, without /v1")
     add("--protocol", required=True, choices=PROTOCOLS)
     add("--model", default="", help="its name at the server, in the protocol openai-realtime")
     add("--public-url", default="", help="where Twilio reaches the server, if that is another origin")
+    add("--account", default="AC1", metavar="SID", help="of Twilio, where the server takes one only")
     add("--only", action="append", metavar="CHECK", help="only this check; again for others")
     add("--within", type=positive, default=30.0, metavar="S", help="how long an event may take (default: 30)")
     add(
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """ProtocolCheck, and print what came of it."""
+    """Run the checks, and print what came of them."""
     checks = PROTOCOLS[args.protocol].checks
     unknown = set(args.only or ()) - {check.name for check in checks}
     if unknown:
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     chosen = [check for check in checks if not args.only or check.name in args.only]
     for path in (args.json, args.html):
         check_output(path)
+    _check_url(args)
     target = _target(args)
     outcomes: list[CheckResult] = []
     status = run_to_end(_run(chosen, target, outcomes, console, args.pause))
@@ -99,13 +101,25 @@ async def _run(
 
 async def _reach(url: str) -> None:
     """Raise UsageError unless something listens there."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
         _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--url {url}: {error}") from error
+        raise UsageError(f"--url {url}: nothing listens there ({error})") from error
     writer.close()
+
+
+def _check_url(args: argparse.Namespace) -> None:
+    """Raise UsageError for an address or a key that makes every check fail."""
+    is_twilio = args.protocol == "twilio"
+    schemes = ("http://", "https://", *(("ws://", "wss://") if is_twilio else ()))
+    if not args.url.startswith(schemes):
+        raise UsageError(f"--url {args.url!r} does not begin with {', '.join(schemes)}")
+    if not is_twilio and args.url.rstrip("/").endswith(("/v1", "/v2")):
+        raise UsageError(f"--url {args.url}: leave {args.url.rstrip('/')[-3:]} out")
+    if is_twilio and not os.environ.get(_KEY):
+        raise UsageError(f"{_KEY} has to be the account's auth token")
 
 
 def _target(args: argparse.Namespace) -> Target:
@@ -114,5 +128,16 @@ def _target(args: argparse.Namespace) -> Target:
     except (OSError, soundfile.SoundFileError) as error:
         raise UsageError(f"{args.speech}: {error}") from error
     if speech.ndim != 1 or rate != RATE or not len(speech):
-        raise UsageError(f"{args.speech}: mono audio of {RATE} Hz expected")
-    return Target(args.url, speech, os.environ.get(_KEY, ""), args.model, args.public_url, args.within)
+        raise UsageError(
+            f"{args.speech}: audio of one channel and {RATE} Hz is needed, not empty: "
+            f"ffmpeg -i {args.speech} -ac 1 -ar {RATE} question.wav"
+        )
+    return Target(
+        url=args.url,
+        speech=speech,
+        key=os.environ.get(_KEY, ""),
+        model=args.model,
+        public_url=args.public_url.rstrip("/"),
+        account=args.account,
+        within_s=args.within,
+    )

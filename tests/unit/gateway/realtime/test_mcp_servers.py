@@ -204,6 +204,9 @@ async def test_a_server_that_is_not_there():
     await session.receive_event("session.update", session={"type": "realtime", "tools": tools})
     await session.until("mcp_list_tools.failed")
     assert (await session.until("conversation.item.done"))["item"]["tools"] == []
+    session.take()
+    await session.receive_event("session.update", session={"type": "realtime", "tools": tools})
+    await session.until("mcp_list_tools.failed")  # it was tried again
     await session.conversation.close()
 
 
@@ -245,6 +248,10 @@ def test_another_gateway_gets_the_secrets():
         ([entry("http://tools.example.com/mcp")], "session.tools[0]"),
         ([entry("https://tools.example.com/mcp", headers={"a b": "c"})], "session.tools[0]"),
         ([entry("https://tools.example.com/mcp", headers={"A": "b\nc"})], "session.tools[0]"),
+        (
+            [entry("https://tools.example.com/mcp", authorization="a", headers={"authorization": "b"})],
+            "session.tools[0]",
+        ),
         ([{"type": "function", "name": "f"}, entry("file:///etc/passwd")], "session.tools[1]"),
         ([entry("https://tools.example.com/mcp", allowed_tools=["a b"])], "session.tools[0]"),
         ([entry("https://tools.example.com/mcp", allowed_tools=[])], "session.tools[0].allowed_tools"),

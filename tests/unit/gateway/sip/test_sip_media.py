@@ -185,6 +185,7 @@ def test_no_description_breaks_the_reader():
         {"listen": "10.0.0.5:5060"},
         {"listen": "sip:0.0.0.0:5060"},
         {"listen": "sip:10.0.0.5:5061;transport=tls"},
+        {"listen": "sip:10.0.0.5:5060", "trunk": "sip:trunk.example.com;transport=tls"},
         {"register": True},
         {"ports": "30000-20000"},
         {"ports": "80-90"},

@@ -548,8 +548,9 @@ class RealtimeConversation:
         event_id: str | None = None
         if refused:
             was_update, event_id = self._session.on_refused(event.code)
-            self._mcp.choose(self._config.mcp)
-            if not was_update:
+            if was_update:
+                self._mcp.choose(self._config.mcp)
+            else:
                 event_id = self._truncation.on_refused(event.code)
         elif self._responses.on_error(event):
             return

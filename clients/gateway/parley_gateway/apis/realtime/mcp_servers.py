@@ -153,6 +153,7 @@ class McpServers:
             if not server.tools:
                 self._emit("mcp_list_tools.failed", item_id=item.id)
                 self._items.finish(item)
+                self._connections.pop(entry.server_label, None)  # the next update tries again
                 return
             item.body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}

@@ -79,8 +79,11 @@ def read_mcp_tool(tool: Any, path: str, settings: RealtimeSettings) -> McpTool:
         text = str(error).replace("allowed_hosts", "realtime.mcp_hosts")
         text = text.replace("private_hosts", "realtime.mcp_private_hosts")
         raise ClientEventError(f"Invalid value: {text}", code="invalid_value", param=path) from error
+    if entry.authorization and any(name.lower() == "authorization" for name in entry.headers or {}):
+        message = "Invalid value: 'authorization' is given beside a header of this name."
+        raise ClientEventError(message, code="invalid_value", param=path)
     if not all(value.isascii() and value.isprintable() for value in values.values()):
-        message = "Invalid value: it is none that a header can have."
+        message = "Invalid value: 'authorization' and the values of 'headers' have to be printable ASCII."
         raise ClientEventError(message, code="invalid_value", param=path)
     return entry
 
